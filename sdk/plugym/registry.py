@@ -12,6 +12,7 @@ import difflib
 import importlib
 import importlib.metadata as metadata
 import tomllib
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -185,8 +186,9 @@ def validate_settings(
     model: type[BaseModel], settings: Mapping[str, Any], *, prefix: str = "", owner: str = ""
 ) -> Any:
     """Settings as the plugin's `Config`; problems become one line that lists the valid options."""
+    given = {key: _listed(model, key, value) for key, value in settings.items()}
     try:
-        return model.model_validate(dict(settings))
+        return model.model_validate(given)
     except ValidationError as error:
         problem = error.errors()[0]
         option = ".".join(str(part) for part in problem["loc"])
@@ -200,6 +202,13 @@ def validate_settings(
         raise PluginError(
             f"option {prefix}{option} of {owner}: {problem['msg']} (got {problem['input']!r})"
         ) from error
+
+
+def _listed(model: type[BaseModel], key: str, value: Any) -> Any:
+    """A single flag for a list option (`--env.tools calculator`) is a list of one."""
+    option = model.model_fields.get(key)
+    is_list = option is not None and typing.get_origin(option.annotation) is list
+    return [value] if is_list and isinstance(value, str) else value
 
 
 def _canonical(dist: str) -> str:
