@@ -181,10 +181,7 @@ def spread_turns(trajectory: Trajectory, values: Sequence[float]) -> Advantage:
     table = np.asarray([*values, 0.0], dtype=np.float32)
     return Advantage(
         trajectory.id,
-        tuple(
-            np.where(s.loss_mask, table[s.turn_ids], np.float32(0.0)).astype(np.float32)
-            for s in trajectory.streams
-        ),
+        tuple(np.where(s.loss_mask, table[s.turn_ids], np.float32(0.0)).astype(np.float32) for s in trajectory.streams),
     )
 
 
@@ -259,9 +256,7 @@ def collate(
 
     for trajectory in trajectories:
         if not all(stream.trainable for stream in trajectory.streams):
-            raise ValueError(
-                f"trajectory {trajectory.id} has a stream without token ids: it cannot be trained on"
-            )
+            raise ValueError(f"trajectory {trajectory.id} has a stream without token ids: it cannot be trained on")
     aux = aux or Aux()
 
     def flat(table: PerStream) -> Tensor | None:
@@ -276,9 +271,7 @@ def collate(
     else:
         returns = None
     rollout = flatten(trajectories, [[s.logprobs for s in t.streams] for t in trajectories])
-    traj_index, turn_index, counts = (
-        torch.from_numpy(a).to(logp.device) for a in _index_arrays(trajectories)
-    )
+    traj_index, turn_index, counts = (torch.from_numpy(a).to(logp.device) for a in _index_arrays(trajectories))
     old = flat(aux.old_logprobs)
     return TokenBatch(
         logp=logp,

@@ -71,9 +71,7 @@ class RolloutSettings(Section):
     temperature: float = Field(1.0, gt=0, description="sampling temperature in training")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling in training")
     top_k: int = Field(0, ge=0, description="0 = off")
-    history: Literal["append", "template"] = Field(
-        "append", description="render only new messages, or everything"
-    )
+    history: Literal["append", "template"] = Field("append", description="render only new messages, or everything")
     parser: str = Field("auto", description="tool-call format; auto = hermes where the environment has tools")
     max_concurrent: int = Field(256, ge=1, description="episodes played at the same time")
     step_deadline: float = Field(60.0, gt=0, description="seconds for one reset or step of the environment")
@@ -81,12 +79,8 @@ class RolloutSettings(Section):
     episode_deadline: float = Field(3600.0, gt=0, description="seconds for one episode")
     retries: int = Field(2, ge=0, description="further tries of an episode after an infrastructure failure")
     backoff: float = Field(0.5, ge=0, description="seconds before the first retry, doubled each time")
-    same_failure_limit: int = Field(
-        32, ge=1, description="stop when this many first episodes fail in the same way"
-    )
-    same_failure_share: float = Field(
-        0.5, gt=0, le=1, description="stop when more of a step than this fails alike"
-    )
+    same_failure_limit: int = Field(32, ge=1, description="stop when this many first episodes fail in the same way")
+    same_failure_share: float = Field(0.5, gt=0, le=1, description="stop when more of a step than this fails alike")
 
 
 class EvalSettings(Section):
@@ -178,9 +172,7 @@ class Layers:
             raise BadInput("choose a reward with --reward NAME; `runner list` shows what is installed")
         for label, entry in rewards.items():
             if "plugin" not in entry:
-                raise BadInput(
-                    f"settings for reward {label!r}, but no such reward: chosen are {_labels(rewards)}"
-                )
+                raise BadInput(f"settings for reward {label!r}, but no such reward: chosen are {_labels(rewards)}")
         return parse_section(RunSpec, _nest_settings(self.merged))
 
 

@@ -107,9 +107,7 @@ class ChatTokenizer(Protocol):
     def supports_tools(self) -> bool:
         """Whether the chat template renders tool schemas and tool messages."""
 
-    def render(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool
-    ) -> str:
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
         """The chat template's text for these messages."""
 
     def encode(self, text: str) -> list[int]:

@@ -81,9 +81,7 @@ class AgentEnv(gymnasium.Env[Observation, Action], ABC):
         return ()
 
     @abstractmethod
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, Info]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
         """Start an episode. Implementations call `super().reset(seed=seed)` first."""
         return super().reset(seed=seed, options=options)
 

@@ -80,10 +80,11 @@ class Failure:
     kind: InfraKind
     message: str
     where: str = ""
+    retryable: bool = True
 
     @classmethod
     def of(cls, error: InfraError) -> Failure:
-        return cls(error.kind, str(error), error.where)
+        return cls(error.kind, str(error), error.where, error.retryable)
 
     @property
     def fingerprint(self) -> str:

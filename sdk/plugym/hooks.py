@@ -74,6 +74,4 @@ class Hooks:
             except Exception as error:
                 self.switched_off[name] = f"{type(error).__name__}: {error}"
                 self._manager.unregister(name=name)
-                log.warning(
-                    "hook %r failed in %s and is switched off: %s", name, hook, self.switched_off[name]
-                )
+                log.warning("hook %r failed in %s and is switched off: %s", name, hook, self.switched_off[name])

@@ -86,9 +86,7 @@ class UserRegistry:
                 f"{path}: unknown section {sorted(unknown)[0]!r}; valid: {', '.join(KINDS)}, allow, deny, pins"
             )
         local = {kind: dict(data[kind]) for kind in KINDS if kind in data}
-        return cls(
-            local, tuple(data.get("allow", ())), tuple(data.get("deny", ())), dict(data.get("pins", {}))
-        )
+        return cls(local, tuple(data.get("allow", ())), tuple(data.get("deny", ())), dict(data.get("pins", {})))
 
     def admits(self, dist: str) -> bool:
         return dist not in self.deny and (not self.allow or dist in self.allow or dist in ("plugym", "local"))
@@ -136,9 +134,7 @@ class Registry:
             raise PluginError(f"two plugins are called {bare!r} ({SINGULAR[kind]}): choose {names}")
         info = claims[0]
         if not self.user.admits(info.dist):
-            raise PluginError(
-                f"{SINGULAR[kind]} {bare!r} comes from {info.dist!r}, which registry.toml does not allow"
-            )
+            raise PluginError(f"{SINGULAR[kind]} {bare!r} comes from {info.dist!r}, which registry.toml does not allow")
         pin = self.user.pins.get(info.dist)
         if pin is not None and info.version != pin:
             raise PluginError(
@@ -151,7 +147,7 @@ class Registry:
         text = f"unknown {SINGULAR[kind]} {name!r}"
         entry = _catalogue().get(kind, {}).get(name.partition("@")[0])
         if entry:
-            return f"{text}: {entry.get('summary', '')}; install it with: {entry.get('pip', '')}"
+            return f"{text} is not installed ({entry['summary']}): pip install '{_requirement(entry)}'"
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         if close:
             return f"{text}: did you mean {close[0]!r}? Known: {', '.join(known)}"
@@ -174,17 +170,13 @@ class Registry:
             ) from error
         return target
 
-    def create(
-        self, kind: str, name: str, settings: Mapping[str, Any] | None = None, *, prefix: str = ""
-    ) -> Any:
+    def create(self, kind: str, name: str, settings: Mapping[str, Any] | None = None, *, prefix: str = "") -> Any:
         """Construct a plugin class with validated settings. `prefix` is how its options are spelled (`--env.`)."""
         plugin = self.load(kind, name)
         return plugin(validate_settings(plugin.Config, settings or {}, prefix=prefix, owner=name))
 
 
-def validate_settings(
-    model: type[BaseModel], settings: Mapping[str, Any], *, prefix: str = "", owner: str = ""
-) -> Any:
+def validate_settings(model: type[BaseModel], settings: Mapping[str, Any], *, prefix: str = "", owner: str = "") -> Any:
     """Settings as the plugin's `Config`; problems become one line that lists the valid options."""
     given = {key: _listed(model, key, value) for key, value in settings.items()}
     try:
@@ -196,12 +188,13 @@ def validate_settings(
         if problem["type"] == "extra_forbidden":
             close = difflib.get_close_matches(option, list(model.model_fields), n=1)
             hint = f"; did you mean {prefix}{close[0]}?" if close else ""
-            raise PluginError(
-                f"{owner} has no option {prefix}{option}{hint} Valid options: {valid}"
-            ) from error
-        raise PluginError(
-            f"option {prefix}{option} of {owner}: {problem['msg']} (got {problem['input']!r})"
-        ) from error
+            raise PluginError(f"{owner} has no option {prefix}{option}{hint} Valid options: {valid}") from error
+        raise PluginError(f"option {prefix}{option} of {owner}: {problem['msg']} (got {problem['input']!r})") from error
+
+
+def _requirement(entry: Mapping[str, Any]) -> str:
+    """What pip installs for a catalogue entry: `dist` or `dist[extra]`."""
+    return f"{entry['distribution']}[{entry['extra']}]" if entry.get("extra") else str(entry["distribution"])
 
 
 def _listed(model: type[BaseModel], key: str, value: Any) -> Any:

@@ -108,22 +108,22 @@ class TrainableReward(RewardProvider):
         """Continue from `save`."""
 
 
-def check_scores(
-    name: str, provider: RewardProvider, group: Group, scores: Sequence[Score]
-) -> tuple[Score, ...]:
+def check_scores(name: str, provider: RewardProvider, group: Group, scores: Sequence[Score]) -> tuple[Score, ...]:
     """Refuse a wrong count, NaN, and values outside the declared range, naming the provider and the trajectory.
 
     Raises `RewardError`. An infra-failed trajectory is unscored whatever the provider said.
     """
     if len(scores) != len(group.trajectories):
         raise RewardError(
-            f"reward {name!r} returned {len(scores)} scores for {len(group.trajectories)} trajectories of group {group.id}"
+            f"reward {name!r} returned {len(scores)} scores for the {len(group.trajectories)} trajectories of {group.id}"
         )
     low, high = provider.range
     checked = []
     for trajectory, score in zip(group.trajectories, scores, strict=True):
         if trajectory.infra_failed:
             score = Score.unscored("infrastructure failure")
+        elif not trajectory.turns:
+            score = Score.unscored("no turn was played")  # the prompt did not fit: nobody's answer was wrong
         _check_numbers(name, trajectory, score)
         value = score.value
         if value is not None and ((low is not None and value < low) or (high is not None and value > high)):
@@ -141,16 +141,14 @@ def _check_numbers(name: str, trajectory: Trajectory, score: Score) -> None:
         raise RewardError(f"reward {name!r} gave a number that is not finite for trajectory {trajectory.id}")
     if score.steps is not None and len(score.steps) != len(trajectory.turns):
         raise RewardError(
-            f"reward {name!r} gave {len(score.steps)} step scores for the {len(trajectory.turns)} turns of {trajectory.id}"
+            f"reward {name!r} gave {len(score.steps)} step scores for {len(trajectory.turns)} turns of {trajectory.id}"
         )
 
 
 RewardFunction = Callable[[Trajectory], Any]
 
 
-def reward(
-    function: RewardFunction | None = None, *, range: tuple[float | None, float | None] = (None, None)
-) -> Any:
+def reward(function: RewardFunction | None = None, *, range: tuple[float | None, float | None] = (None, None)) -> Any:
     """Make a provider class of a function of one trajectory that returns a number, a bool or a `Score`.
 
     The function may be a coroutine. The class can be named in an entry point like any other provider.
@@ -259,9 +257,7 @@ class Composite(TrainableReward):
                 parts[part.label] = score.value
                 total = None if total is None else total + weight * score.value
         why = "; ".join(f"{label}: {s.why}" for label, s in sources.items() if s.why)
-        return Score(
-            total, correct=correct, parts=parts, sources=sources, steps=_first_steps(sources), why=why
-        )
+        return Score(total, correct=correct, parts=parts, sources=sources, steps=_first_steps(sources), why=why)
 
     def set_step(self, step: int) -> None:
         """Move scheduled weights to update number `step`."""

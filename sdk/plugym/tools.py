@@ -104,7 +104,7 @@ class ToolEnv(AgentEnv):
     def __init__(self, config: BaseModel | None = None) -> None:
         settings = config if config is not None else self.Config()
         self._plugins = _load_tools(settings)
-        self._methods = {name: bound for name, bound in self._tool_methods()}
+        self._methods = dict(self._tool_methods())
         self._specs = [ToolSpec.from_function(bound, name) for name, bound in self._methods.items()]
         self._specs += [plugin.spec for plugin in self._plugins.values()]
         super().__init__(settings)
@@ -156,9 +156,7 @@ class ToolEnv(AgentEnv):
             problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             return _refused(call, f"Error: bad arguments for {call.name}: {problems}")
         except Exception as error:
-            return ToolResult(
-                _reply(call, f"Error: {type(error).__name__}: {error}"), executed=True, ok=False
-            )
+            return ToolResult(_reply(call, f"Error: {type(error).__name__}: {error}"), executed=True, ok=False)
         return ToolResult(_reply(call, text), executed=True, ok=True)
 
     def close(self) -> None:

@@ -128,9 +128,7 @@ class TokenStream:
     trainable: bool = True
 
     def __post_init__(self) -> None:
-        lengths = {
-            len(a) for a in (self.ids, self.loss_mask, self.logprobs, self.turn_ids, self.policy_versions)
-        }
+        lengths = {len(a) for a in (self.ids, self.loss_mask, self.logprobs, self.turn_ids, self.policy_versions)}
         if len(lengths) != 1:
             raise ValueError(f"arrays of a token stream differ in length: {sorted(lengths)}")
 
@@ -233,9 +231,7 @@ class ScoredGroup:
     def counted(self) -> list[tuple[int, Trajectory, float]]:
         """(index, trajectory, value) of those that count: not infra-failed, and scored."""
         pairs = zip(self.group.trajectories, self.scores, strict=True)
-        return [
-            (i, t, s.value) for i, (t, s) in enumerate(pairs) if not t.infra_failed and s.value is not None
-        ]
+        return [(i, t, s.value) for i, (t, s) in enumerate(pairs) if not t.infra_failed and s.value is not None]
 
     def values(self) -> npt.NDArray[np.float64]:
         """The counted values: float64[n_counted]."""

@@ -58,7 +58,7 @@ def aggregate(
     require_one_per_token(per_token, traj_index)
     if total_tokens < 1 or total_trajs < 1:
         raise ValueError(
-            f"{total_tokens} trained tokens in {total_trajs} trajectories: the mini-batch has no loss; skip it"
+            f"{total_tokens} trained tokens in {total_trajs} trajectories: mini-batch has no loss; skip it"
         )
     if mode == "token-mean":
         return per_token.sum() / total_tokens

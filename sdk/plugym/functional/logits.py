@@ -92,9 +92,7 @@ _token_logprobs: Callable[[Tensor, Tensor, float, int], Tensor] = _TokenLogprobs
 _entropy: Callable[[Tensor, float, int], Tensor] = _Entropy.apply
 
 
-def token_logprobs(
-    logits: Tensor, ids: Tensor, temperature: float = 1.0, *, chunk_tokens: int = 256
-) -> Tensor:
+def token_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0, *, chunk_tokens: int = 256) -> Tensor:
     """Log-probability of one token per row: `log softmax(z / temperature)[id]`.
 
     The policy's `log pi(y_t | ...)`, at the temperature it was sampled with. Computed in float32 for

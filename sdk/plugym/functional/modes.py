@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-AggregationMode = Literal[
-    "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"
-]
+AggregationMode = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 """How per-token losses become one number: see `aggregate`."""
 
 AdvantageScale = Literal["std", "none"]

@@ -85,9 +85,7 @@ def gae(
     _check_unit(lam, "lam")
     reward, value = finite_vector(rewards, "rewards"), finite_vector(values, "values")
     if reward.size != value.size:
-        raise ValueError(
-            f"{reward.size} rewards but {value.size} values; there must be one of each per token"
-        )
+        raise ValueError(f"{reward.size} rewards but {value.size} values; there must be one of each per token")
     following = finite_vector(np.append(value[1:], bootstrap)[: value.size], "values")
     advantages = _discounted_suffix_sums(reward + gamma * following - value, gamma * lam)
     return advantages, advantages + value

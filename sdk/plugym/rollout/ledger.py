@@ -133,10 +133,13 @@ class Ledger:
             return
         again = self.tokenizer.encode(self.tokenizer.decode(sampled))
         if again != sampled:
-            same = next(
-                (i for i, (a, b) in enumerate(zip(again, sampled, strict=False)) if a != b), len(again)
-            )
+            same = next((i for i, (a, b) in enumerate(zip(again, sampled, strict=False)) if a != b), len(again))
             self.drift_tokens += max(len(sampled) - same, 0)
+
+    @property
+    def stream_length(self) -> int:
+        """Tokens in the current stream."""
+        return len(self._streams[-1].ids) if self._streams else 0
 
     @property
     def response_tokens(self) -> int:

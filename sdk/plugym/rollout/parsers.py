@@ -94,15 +94,11 @@ class HermesParser(Parser):
     """
 
     def calls(self, text: str, turn: int) -> tuple[str, tuple[ToolCall, ...]]:
-        found = [
-            _hermes_call(match.group(1), f"call_{turn}_{i}") for i, match in enumerate(_HERMES.finditer(text))
-        ]
+        found = [_hermes_call(match.group(1), f"call_{turn}_{i}") for i, match in enumerate(_HERMES.finditer(text))]
         return _HERMES.sub("", text), tuple(found)
 
     def render_call(self, name: str, arguments: dict[str, Any]) -> str:
-        return (
-            f"<tool_call>{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}</tool_call>"
-        )
+        return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}</tool_call>"
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         schemas = "\n".join(tool.to_json() for tool in tools)

@@ -19,9 +19,7 @@ Script = Callable[[GenerateRequest, int], str]
 class ScriptedConfig(BaseModel, extra="forbid"):
     """Settings of the scripted engine."""
 
-    lines: list[str] = Field(
-        default_factory=lambda: [""], description="answers by turn; the last one repeats"
-    )
+    lines: list[str] = Field(default_factory=lambda: [""], description="answers by turn; the last one repeats")
 
 
 class ScriptedEngine(Engine):

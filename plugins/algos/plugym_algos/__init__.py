@@ -1,0 +1,1 @@
+"""First-party algorithms: one file each, registered in the entry-point group `plugym.algos`."""

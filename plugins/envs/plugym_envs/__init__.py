@@ -1,0 +1,1 @@
+"""First-party environments: one folder each, registered in the entry-point group `plugym.envs`."""

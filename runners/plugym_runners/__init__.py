@@ -1,0 +1,1 @@
+"""The `runner` command, the runners that train, their engines, hooks and recipes."""

@@ -1,0 +1,195 @@
+"""`gymnasium.make("plugym/Math-v0", reward="verifier")`: an environment plugin and a reward, as one gymnasium env.
+
+Registration reads metadata only; nothing is imported before `make`. The reward arrives on the step that ends the
+episode: the wrapper builds the trajectory of the episode and asks the provider, also inside a running event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping
+from typing import Any, SupportsFloat, TypeVar
+
+import gymnasium
+from gymnasium.utils import RecordConstructorArgs
+
+from plugym.engine import Engine
+from plugym.env import AgentEnv, AsyncAgentEnv, EnvConfig, Observation, StepResult
+from plugym.errors import BadInput, RewardError
+from plugym.message import Action
+from plugym.registry import registry
+from plugym.reward import RewardContext, RewardProvider, check_scores
+from plugym.task import Task, Taskset
+from plugym.trajectory import Group, StopReason, TokenStream, Trajectory, Turn, stream_of
+
+T = TypeVar("T")
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end from synchronous code, on a loop of its own, also where a loop is running already."""
+    result: list[T] = []
+    failure: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            result.append(asyncio.run(coroutine))
+        except BaseException as error:  # raised again in the caller's thread
+            failure.append(error)
+
+    thread = threading.Thread(target=target, name="plugym-run-sync")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return result[0]
+
+
+class SyncEnv(AgentEnv):
+    """An asynchronous environment as a gymnasium one. All its coroutines run on one loop in one thread, because its
+    connections belong to the loop that made them."""
+
+    def __init__(self, env: AsyncAgentEnv) -> None:
+        self._env = env
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="plugym-sync-env", daemon=True)
+        self._thread.start()
+        super().__init__(env.config)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def tasks(self, split: str) -> Taskset:
+        return self._env.tasks(split)
+
+    def tools(self) -> Any:
+        return self._env.tools()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return self._wait(self._env.reset(seed=seed, options={"task": self.pick_task(options)}))
+
+    def step(self, action: Action) -> StepResult:
+        return self._wait(self._env.step(action))
+
+    def close(self) -> None:
+        if self._loop.is_running():
+            self._wait(self._env.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+
+class RewardWrapper(gymnasium.Wrapper[Observation, Action, Observation, Action], RecordConstructorArgs):
+    """Replaces the environment's reward by a provider's score, given on the last step of the episode.
+
+    An episode that cannot be scored raises `RewardError`: a training loop must not take it for a reward of 0.
+    """
+
+    def __init__(
+        self, env: gymnasium.Env[Observation, Action], provider: RewardProvider, engine: Engine | None = None
+    ) -> None:
+        RecordConstructorArgs.__init__(self, provider=provider, engine=engine)
+        gymnasium.Wrapper.__init__(self, env)
+        self._provider = provider
+        self._engines: Mapping[str, Engine] = {"judge": engine} if engine is not None else {}
+        self._opened = False
+        self._turns: list[Turn] = []
+        self._new: Observation = ()
+        self._task: Task | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._turns, self._new = [], observation
+        self._task = (options or {}).get("task") or getattr(self.env.unwrapped, "task", None)
+        return observation, info
+
+    def step(self, action: Action) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, env_reward, terminated, truncated, info = self.env.step(action)
+        self._turns.append(
+            Turn(
+                self._new,
+                action,
+                float(env_reward),
+                info.get("anchor"),
+                executed_calls=int(info.get("executed_calls", 0)),
+                successful_calls=int(info.get("successful_calls", 0)),
+            )
+        )
+        self._new = observation
+        if not (terminated or truncated):
+            return observation, 0.0, terminated, truncated, info
+        return observation, run_sync(self._score(truncated, info)), terminated, truncated, info
+
+    async def _score(self, truncated: bool, info: Mapping[str, Any]) -> float:
+        if not self._opened:
+            await self._provider.open(RewardContext(engines=self._engines))
+            self._opened = True
+        trajectory = Trajectory(
+            id="gym/0",
+            task=self._task,
+            group_id="gym",
+            turns=tuple(self._turns),
+            streams=(_no_tokens(),),
+            outcome=info.get("outcome"),
+            stop_reason=StopReason.ENV_TRUNCATED if truncated else StopReason.ENV_DONE,
+            closing=self._new,
+            level="text",
+        )
+        group = Group("gym", self._task, (trajectory,), source="gymnasium")
+        name = type(self._provider).__name__
+        score = check_scores(name, self._provider, group, await self._provider.score(group))[0]
+        if score.value is None:
+            raise RewardError(f"{name} could not score the episode: {score.why}")
+        return score.value
+
+    def close(self) -> None:
+        run_sync(self._provider.close())
+        super().close()
+
+
+def _no_tokens() -> TokenStream:
+    return stream_of([], trainable=False)
+
+
+def make_env(
+    plugin: str,
+    reward: str | None = None,
+    reward_settings: Mapping[str, Any] | None = None,
+    engine: Engine | None = None,
+    **settings: Any,
+) -> gymnasium.Env[Observation, Action]:
+    """What `gymnasium.make` calls: the environment plugin with its settings, wrapped with the reward plugin.
+
+    Raises `PluginError` for an unknown or ambiguous name, `BadInput` for bad settings.
+    """
+    env = registry().create("envs", plugin, settings)
+    if isinstance(env, AsyncAgentEnv):
+        env = SyncEnv(env)
+    if not isinstance(env, AgentEnv):
+        raise BadInput(f"environment {plugin!r} is not an AgentEnv or AsyncAgentEnv")
+    if reward is None:
+        return env
+    return RewardWrapper(env, registry().create("rewards", reward, reward_settings or {}), engine)
+
+
+def gym_id(name: str) -> str:
+    """The gymnasium id of a plugin name.
+
+    >>> gym_id("math"), gym_id("my_shop-game")
+    ('plugym/Math-v0', 'plugym/MyShopGame-v0')
+    """
+    words = name.replace("-", "_").split("_")
+    return f"plugym/{''.join(word[:1].upper() + word[1:] for word in words)}-v0"
+
+
+def register_envs() -> None:
+    """Register every environment plugin with gymnasium. Reads metadata only; a name claimed twice fails at `make`."""
+    for name in sorted({info.name for info in registry().plugins("envs")}):
+        identifier = gym_id(name)
+        if identifier not in gymnasium.registry:
+            gymnasium.register(
+                id=identifier, entry_point="plugym.gym:make_env", kwargs={"plugin": name}, disable_env_checker=True
+            )
+
+
+__all__ = ["EnvConfig", "RewardWrapper", "SyncEnv", "gym_id", "make_env", "register_envs", "run_sync"]
