@@ -119,7 +119,13 @@ class Algorithm(ABC):
     """Constructed as `Algorithm(config)`. Stateless but for `state_dict`."""
 
     Config: ClassVar[type[BaseModel]] = AlgorithmConfig
-    needs: ClassVar[frozenset[Need]] = frozenset()
+    needs: frozenset[Need] = frozenset()
+    """What the runner must provide; an instance may set its own, depending on its settings."""
+    trains_singletons: ClassVar[bool] = False
+    """Whether a group of one can have a non-zero advantage (a running baseline, values)."""
+
+    resamples: bool = False
+    """Whether groups that `keep` refuses are replaced by further rollouts (dynamic sampling)."""
 
     def __init__(self, config: BaseModel | None = None) -> None:
         self.config = config if config is not None else self.Config()

@@ -57,7 +57,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One completion to sample, from token ids (exact) or from messages (where the engine renders them itself).
+    """One completion to sample: `prompt_ids` are exact and win; `messages` serve engines that render themselves.
 
     `seed` fixes the randomness of this request alone, whatever it is batched with. `session` names the episode, so
     that a key-value cache can be kept between its turns. `choices` asks for the log-prob of each fixed answer instead

@@ -42,7 +42,8 @@ class AgentEnv(gymnasium.Env[Observation, Action], ABC):
 
     The observation is what is *new* since the last action. `options={"task": task}` picks the task; the same
     (task, seed) gives the same episode. `isolation` says where the driver may run it: `inline` for pure, fast code
-    (microseconds, no I/O), `thread` for I/O, `process` for CPU-bound or non-thread-safe code.
+    (microseconds, no I/O), `thread` for I/O, `process` for CPU-bound or non-thread-safe code; an instance may
+    override its class.
 
     >>> class Guess(AgentEnv):
     ...     def tasks(self, split):
@@ -63,7 +64,7 @@ class AgentEnv(gymnasium.Env[Observation, Action], ABC):
     """
 
     Config: ClassVar[type[BaseModel]] = EnvConfig
-    isolation: ClassVar[Isolation] = "thread"
+    isolation: Isolation = "thread"
     metadata = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it as an instance variable
 
     def __init__(self, config: BaseModel | None = None) -> None:

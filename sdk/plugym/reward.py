@@ -115,7 +115,7 @@ def check_scores(name: str, provider: RewardProvider, group: Group, scores: Sequ
     """
     if len(scores) != len(group.trajectories):
         raise RewardError(
-            f"reward {name!r} returned {len(scores)} scores for the {len(group.trajectories)} trajectories of {group.id}"
+            f"reward {name!r} returned {len(scores)} scores for {len(group.trajectories)} trajectories of {group.id}"
         )
     low, high = provider.range
     checked = []

@@ -7,7 +7,8 @@ scores may arrive later, by trajectory id.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from plugym.trajectory import Group
 
@@ -30,6 +31,13 @@ class TrajectorySource(ABC):
 
     def set_version(self, version: int) -> None:
         """The policy is now at `version`; called after each update."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able position in the data, kept with a checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`."""
 
     async def close(self) -> None:
         """Stop producing; running episodes are cancelled. Idempotent."""

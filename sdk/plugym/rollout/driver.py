@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from plugym.config import RolloutSettings
 from plugym.engine import Engine, Sampling
-from plugym.env import AnyEnv
+from plugym.env import AgentEnv, AnyEnv
 from plugym.errors import RunStopped
 from plugym.rollout.episode import Plan, Player, derive_seed, play
 from plugym.rollout.handles import EnvFactory, EnvPool
@@ -85,9 +86,9 @@ class RolloutDriver(TrajectorySource):
         self.position = position
         self.version = 0
         self._seed = seed
-        self._pool = EnvPool(env)
         self._watch = FailureWatch(settings.same_failure_limit, settings.same_failure_share)
         probe: AnyEnv = env()
+        self._pool = EnvPool(env, probe.isolation if isinstance(probe, AgentEnv) else "inline")
         self._player = Player(
             engine=engine,
             tools=tuple(probe.tools()),
@@ -113,7 +114,8 @@ class RolloutDriver(TrajectorySource):
         purpose: Purpose = Purpose.TRAIN,
         visit: int = 0,
     ) -> AsyncIterator[Group]:
-        """Play `n` episodes of each task; groups come as they finish. Group ids are `<position>:<task id>`."""
+        """Play `n` episodes of each task; groups come as they finish. Group ids are
+        `<purpose>:<position>:<task id>`, so that sorting by id gives the order of the tasks."""
         player = self._player if sampling is None else dataclasses.replace(self._player, sampling=sampling)
         plans = [self._plans(task, visit + i, n, purpose) for i, task in enumerate(tasks)]
         gate = asyncio.Semaphore(self.settings.max_concurrent)
@@ -136,7 +138,7 @@ class RolloutDriver(TrajectorySource):
             await asyncio.gather(*jobs, return_exceptions=True)
 
     def _plans(self, task: Task, position: int, n: int, purpose: Purpose) -> list[Plan]:
-        group_id = f"{purpose}:{position}:{task.id}"
+        group_id = f"{purpose}:{position:06d}:{task.id}"
         seed = derive_seed(self._seed, purpose, task.id, task.revision, position)
         return [Plan(task, group_id, sample, seed) for sample in range(n)]
 
@@ -179,6 +181,12 @@ class RolloutDriver(TrajectorySource):
 
     def set_version(self, version: int) -> None:
         self.version = version
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.position = int(state["position"])
 
     async def close(self) -> None:
         await self._pool.close()

@@ -160,7 +160,7 @@ async def _generate(
         return None
     request = GenerateRequest(
         prompt_ids=prompt,
-        messages=None if prompt is not None else (state.context or tuple(state.conversation)),
+        messages=state.context or tuple(state.conversation),
         tools=player.tools,
         sampling=dataclasses.replace(player.sampling, max_tokens=budget),
         seed=derive_seed(plan.seed, plan.sample, number),

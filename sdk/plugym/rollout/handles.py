@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from plugym.env import AgentEnv, AnyEnv, AsyncAgentEnv, Info, Observation, StepResult
+from plugym.env import AgentEnv, AnyEnv, AsyncAgentEnv, Info, Isolation, Observation, StepResult
 from plugym.message import Action
 from plugym.task import Task
 
@@ -192,8 +192,9 @@ def _child_main(pipe: Any, factory: EnvFactory) -> None:
 class EnvPool:
     """Lends out environment instances and keeps them warm between episodes."""
 
-    def __init__(self, factory: EnvFactory) -> None:
+    def __init__(self, factory: EnvFactory, isolation: Isolation) -> None:
         self._factory = factory
+        self._isolation = isolation
         self._idle: list[EnvHandle] = []
 
     def take(self) -> EnvHandle:
@@ -203,9 +204,9 @@ class EnvPool:
         env_class = self._factory.env_class
         if issubclass(env_class, AsyncAgentEnv):
             return AsyncHandle(env_class(self._factory.config))
-        if env_class.isolation == "thread":
+        if self._isolation == "thread":
             return ThreadHandle(self._factory)
-        if env_class.isolation == "process":
+        if self._isolation == "process":
             return ProcessHandle(self._factory)
         return InlineHandle(env_class(self._factory.config))
 

@@ -94,10 +94,9 @@ class Comparison:
         """`x = 5` equals 5; under two different names only equal equations are equal."""
         if isinstance(gold, Named) and isinstance(pred, Named) and gold.name == pred.name:
             return self.same(gold.answer, pred.answer)
-        as_relation = [a.relation if isinstance(a, Named) else a for a in (gold, pred)]
-        match as_relation:
-            case [Relation(), Relation()]:
-                return self.same(as_relation[0], as_relation[1])
+        match [a.relation if isinstance(a, Named) else a for a in (gold, pred)]:
+            case [Relation() as g, Relation() as p]:
+                return self.same(g, p)
         if isinstance(gold, Named) and isinstance(pred, Named):
             return False
         bare = [a.answer if isinstance(a, Named) else a for a in (gold, pred)]
@@ -119,7 +118,8 @@ class Comparison:
     @staticmethod
     def _readings(gold: Quantity, pred: Quantity) -> list[tuple[tuple[Value, Unit | None], tuple[Value, Unit | None]]]:
         """What the two may mean: "5 m" is five metres only beside another length or a bare number in the gold."""
-        assert gold.value is not None and pred.value is not None
+        assert gold.value is not None
+        assert pred.value is not None
         plain_gold, plain_pred = (gold.value, gold.unit), (pred.value, pred.unit)
         readings = [(plain_gold, plain_pred)]
         if pred.loose and (gold.unit or gold.value.rational() is not None):

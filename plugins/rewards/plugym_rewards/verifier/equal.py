@@ -155,6 +155,4 @@ def _settled(outcome: Outcome | None) -> Verdict:
         return Verdict(False, "none", "exact arithmetic cannot decide it, and there is no algebra")
     if outcome == "timeout":
         return Verdict(False, "timeout", "algebra took too long and was stopped")
-    reasons: dict[Outcome, str] = {"equal": "equal by algebra", "different": "different by algebra",
-                                   "unreadable": "algebra cannot read it"}
-    return Verdict(outcome == "equal", "algebra", reasons[outcome])
+    return Verdict(outcome == "equal", "algebra", f"{outcome} by algebra")

@@ -91,6 +91,11 @@ def factor(n: int) -> dict[int, int]:
     return found
 
 
+def prime_powers(q: Fraction) -> dict[int, int]:
+    """q > 0 as a product of prime powers, negative ones from the denominator."""
+    return factor(q.numerator) | {p: -v for p, v in factor(q.denominator).items()}
+
+
 def _bits(q: Fraction) -> int:
     return q.numerator.bit_length() + q.denominator.bit_length()
 
@@ -127,8 +132,7 @@ class Ring:
     def plus(self, a: Value, b: Value) -> Value:
         """a + b."""
         if a.den is b.den or a.den == b.den:
-            return Value(self._add(a.num, b.num), a.den) if a.den is UNIT_POLY else self._quotient(
-                self._add(a.num, b.num), a.den)
+            return self._quotient(self._add(a.num, b.num), a.den)
         num = self._add(self._mul(a.num, b.den), self._mul(b.num, a.den))
         return self._quotient(num, self._mul(a.den, b.den))
 
@@ -209,6 +213,8 @@ class Ring:
             elif a == "i" and e == whole:
                 coefficient *= (1, 1, -1, -1)[whole % 4]
                 e = whole % 2
+            elif isinstance(a, str):
+                pass
             elif whole >= 2 and a[:2] == ("fn", "sin"):
                 cos_squared = frozenset([(("fn", "cos", a[2]), 2)])
                 extra.append(self._repeat({UNIT: Fraction(1), cos_squared: Fraction(-1)}, whole // 2))
@@ -278,9 +284,7 @@ class Ring:
     def _prime_power(self, b: Fraction, exponent: Fraction) -> Value:
         """b ** exponent for b > 0, as a product of prime powers."""
         self.spend(len(PRIMES) + (_bits(b) >> 4))
-        powers: dict[Atom, Power] = {p: v * exponent for p, v in factor(b.numerator).items()}
-        powers |= {p: -v * exponent for p, v in factor(b.denominator).items()}
-        return Value(self._reduce(powers))
+        return Value(self._reduce({p: v * exponent for p, v in prime_powers(b).items()}))
 
     def _root(self, base: Value, q: Fraction) -> Value:
         """base ** q for a fraction q. An odd root of a negative number is the real one."""
@@ -293,13 +297,16 @@ class Ring:
             root = self._prime_power(abs(b), q)
             if b > 0 or (q.denominator % 2 and q.numerator % 2 == 0):
                 return root
-            return self.negated(root) if q.denominator % 2 else self.times(root, Value(self._reduce({"i": q.numerator})))
+            if q.denominator % 2:
+                return self.negated(root)
+            return self.times(root, Value(self._reduce({"i": q.numerator})))
         if base.den is not UNIT_POLY:
             return self.over(self._root(Value(base.num), q), self._root(Value(base.den), q))
         if len(base.num) == 1:
             ((mono, c),) = base.num.items()
-            if c > 0 and all(isinstance(a, int) or a in ("π", "e") or (isinstance(a, str) and a != "i" and e == 1)
-                             for a, e in mono):
+            if c > 0 and all(
+                isinstance(a, int) or a in ("π", "e") or (isinstance(a, str) and a != "i" and e == 1) for a, e in mono
+            ):
                 return self.times(self._prime_power(c, q), Value(self._reduce({a: e * q for a, e in mono})))
         coefficients = list(base.num.values())
         content = Fraction(gcd(*(c.numerator for c in coefficients)), lcm(*(c.denominator for c in coefficients)))
@@ -326,7 +333,7 @@ class Ring:
             if b <= 0:
                 return None
             self.spend(len(PRIMES))
-            return {**factor(b.numerator), **{p: -v for p, v in factor(b.denominator).items()}}
+            return {a: v for a, v in prime_powers(b).items()}
         if base.den is UNIT_POLY and len(base.num) == 1:
             ((mono, c),) = base.num.items()
             if c == 1 and len(mono) == 1:

@@ -40,7 +40,7 @@ _TOKEN = re.compile(
     r"|(?P<command>\\[A-Za-z]+)|(?P<name>[A-Za-z]+)|(?P<char>\S)"
 )
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\{(\d+)\}")
-_NAMES = sorted(FUNCTIONS, key=len, reverse=True) + ["sqrt", "pi"]
+_NAMES = (*sorted(FUNCTIONS, key=len, reverse=True), "sqrt", "pi")
 _LETTERS = frozenset(GREEK.values())
 
 
@@ -177,8 +177,9 @@ class _Reader:
         kind, text = self._kind(), self._peek()
         if kind == "number" or kind == "repeating":
             raise Unreadable("a number directly after another factor")
-        return kind in ("name", "command") or (kind == "char" and (
-            text in "([{⌊⌈" or text in _LETTERS or (text == "|" and not self._bars)))
+        return kind in ("name", "command") or (
+            kind == "char" and (text in "([{⌊⌈" or text in _LETTERS or (text == "|" and not self._bars))
+        )
 
     def _factor(self) -> Value:
         if self._peek() in ("+", "-"):

@@ -14,18 +14,23 @@ from .hedge import denied_around, denied_in_prose
 
 EXTRACTIONS = ("boxed", "hash", "answer_tag", "last_number", "auto")
 
-PLACEHOLDERS = frozenset(("", "...", "…", "\\ldots", "\\dots", "answer", "your answer", "final answer", "your final answer"))
+PLACEHOLDERS = frozenset(
+    ("", "...", "…", "\\ldots", "\\dots", "answer", "your answer", "final answer", "your final answer")
+)
 MAX_BARE = 64  # characters of a whole response that may be an answer without any marker
+MAX_SENTENCE = 2_000
 CONTEXT = 40  # characters around a marker that are searched for a denial
 
 _THINK = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _BOX = re.compile(r"\\f?boxed\s*\{|\\fbox\s*\{|\\.|[{}]", re.DOTALL)
 _HASH = re.compile(r"####[ \t]*([^\n]*)")
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
-_NUMBER = re.compile(r"\d")
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
-_CLAUSE_START = re.compile(r"(?i)[;:\n]|,\s|\b(?:so|therefore|thus|hence|but|then|and so)\b")
+_CLAUSE_START = re.compile(r"(?i)[;:\n]|,\s|\b(?:so|therefore|thus|hence|but|then)\b")
 _PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:or|and|sqrt|pi|sin|cos|tan|log|ln)\b)[A-Za-z]{2,}(?![A-Za-z{])")
+_TAKEN_BACK = re.compile(r"(?i)\W*(?:no|not|wait|wrong|actually|incorrect|that'?s? (?:is )?(?:wrong|not|incorrect))\b")
+_LOOSE_START = re.compile(r"^[-–—=:]+\s+|^=")
+_WORD = re.compile(r"[A-Za-z]+\.?")
 _LONE_NUMBER = re.compile(r"[-+$\s]*[\d.,]+[\s%]*")
 
 
@@ -45,7 +50,10 @@ def extract_answer(text: str, how: str = "boxed") -> str | None:
     visible = without_thinking(text)
     if visible is None:
         return None
-    return _FORMATS[how](visible)
+    try:
+        return _FORMATS[how](visible)
+    except _NoAnswer:
+        return None
 
 
 def without_thinking(text: str) -> str | None:
@@ -68,12 +76,12 @@ def without_thinking(text: str) -> str | None:
     return None if inside else "".join([*kept, text[start:]])
 
 
-class _Cut(Exception):
-    """The last marker was opened and never closed."""
+class _NoAnswer(Exception):
+    """The last marker was never closed, or its content is denied right beside it."""
 
 
 def _last_box(text: str) -> str | None:
-    r"""The content of the last outermost \boxed{...} that is not a placeholder; raises _Cut."""
+    r"""The content of the last outermost \boxed{...} that is not a placeholder, or None without one."""
     if "\\boxed" not in text and "\\fbox" not in text:
         return None
     opened: list[int | None] = []  # where the content of an open box starts; None for another brace
@@ -88,36 +96,33 @@ def _last_box(text: str) -> str | None:
                 while boxes and boxes[-1][0] > start:  # nested in this one
                     boxes.pop()
                 boxes.append((start, token.start()))
-        elif mark[-1] == "{" and len(mark) > 2:
+        elif len(mark) > 2:
             opened.append(token.end())
     last_end = boxes[-1][1] if boxes else -1
     if any(start is not None and start > last_end for start in opened):
-        raise _Cut
+        raise _NoAnswer
     for start, end in reversed(boxes):
         content = text[start:end].strip()
         if not _is_placeholder(content):
             before = text[max(0, start - CONTEXT) : start].rpartition("\\")[0]
-            return None if denied_around(before, text[end + 1 : end + 1 + CONTEXT]) else content
+            if denied_around(before, text[end + 1 : end + 1 + CONTEXT]):
+                raise _NoAnswer
+            return content
     return None
 
 
 def _is_placeholder(content: str) -> bool:
-    return re.sub(r"\\text\{|[{}$]", "", content).strip().lower() in PLACEHOLDERS
-
-
-def _boxed(text: str) -> str | None:
-    try:
-        return _last_box(text)
-    except _Cut:
-        return None
+    return len(content) < CONTEXT and re.sub(r"\\text\{|[{}$]", "", content).strip().lower() in PLACEHOLDERS
 
 
 def _hashes(text: str) -> list[tuple[int, str]]:
-    return [(m.start(), m[1].strip()) for m in _HASH.finditer(text) if not _is_placeholder(m[1])]
+    """(position, content) of each #### line, markdown headings (#### Step 2: add) left out."""
+    found = [(m.start(), m[1].strip()) for m in _HASH.finditer(text) if not _is_placeholder(m[1])]
+    return [(at, line) for at, line in found if not (line[0].isalpha() and len(_PROSE.findall(line)) > 1)]
 
 
 def _tags(text: str) -> list[tuple[int, str]]:
-    """(position, content) of each closed <answer>...</answer>; raises _Cut when the last one never closes."""
+    """(position, content) of each closed <answer>...</answer>."""
     found: list[tuple[int, str]] = []
     opened: int | None = None
     for tag in _TAG.finditer(text):
@@ -129,11 +134,11 @@ def _tags(text: str) -> list[tuple[int, str]]:
                 found.append((opened, content))
             opened = None
     if opened is not None:
-        raise _Cut
+        raise _NoAnswer
     return found
 
 
-def _inside(marked: list[tuple[int, str]]) -> str | None:
+def _last(marked: list[tuple[int, str]]) -> str | None:
     """The content of the last marker; a box inside it is unwrapped."""
     if not marked:
         return None
@@ -141,33 +146,12 @@ def _inside(marked: list[tuple[int, str]]) -> str | None:
     return _last_box(content) or content
 
 
-def _hash(text: str) -> str | None:
-    try:
-        return _inside(_hashes(text))
-    except _Cut:
-        return None
-
-
-def _answer_tag(text: str) -> str | None:
-    try:
-        return _inside(_tags(text))
-    except _Cut:
-        return None
-
-
 def _auto(text: str) -> str | None:
-    try:
-        if "\\boxed" in text or "\\fbox" in text:
-            boxed = _last_box(text)
-            if boxed is not None:
-                return boxed
-        marked = _inside(_hashes(text) + _tags(text))
-    except _Cut:
-        return None
-    if marked is not None:
-        return marked
+    found = _last_box(text) or _last(_hashes(text) + _tags(text))
+    if found is not None:
+        return found
     bare = text.strip()
-    if len(bare) <= MAX_BARE and "\n" not in bare and not _PROSE.search(bare):
+    if len(bare) <= MAX_BARE and "\n" not in bare and (_WORD.fullmatch(bare) or not _PROSE.search(bare)):
         return bare or None
     return _last_number(text)
 
@@ -178,39 +162,37 @@ def _last_number(text: str) -> str | None:
     A list stays a list and a fraction a fraction, so that a spray of candidates is no answer. Of a calculation
     (48 + 24 = 72) the last side counts, but `107 = 100` stays a relation. A denied number is no answer.
     """
-    end = max((i for i in range(len(text) - 1, -1, -1) if text[i].isdigit()), default=None)
-    if end is None:
+    at = max(text.rfind(digit) for digit in "0123456789")
+    if at < 0:
         return None
-    start = 0
-    for stop in _SENTENCE_END.finditer(text, max(0, end - 2_000), end):
-        start = stop.end()
-    start = max(start, end - 2_000)
-    sentence_end = _SENTENCE_END.search(text, end + 1)
-    stop = min(sentence_end.start() if sentence_end else len(text), end + 2_000)
-    before, after = text[start : end + 1], text[end + 1 : stop]
-    words = list(_PROSE.finditer(before))
-    run = before[words[-1].end() :] if words else before
-    following = _PROSE.search(after)
-    run = (run + (after[: following.start()] if following else after)).strip(" \t,;:.!?*`\"'—–-=")
-    if words and re.match(r"\s*-\d", before[words[-1].end() :]):
-        run = "-" + run
+    start = floor = max(0, at - MAX_SENTENCE)
+    for sentence in _SENTENCE_END.finditer(text, floor, at):
+        start = sentence.end()
+    ending = _SENTENCE_END.search(text, at + 1, at + MAX_SENTENCE)
+    stop = ending.start() if ending else min(len(text), at + MAX_SENTENCE)
+    before, after = text[start : at + 1], text[at + 1 : stop]
+
     clause = before[max((m.end() for m in _CLAUSE_START.finditer(before)), default=0) :]
-    if denied_in_prose(clause) or denied_in_prose(text[end + 1 : end + 400]):
-        return None
-    return _last_side(run) or None
+    if denied_in_prose(clause) or denied_in_prose(after) or _TAKEN_BACK.match(text, stop):
+        raise _NoAnswer
+    words = list(_PROSE.finditer(before))
+    following = _PROSE.search(after)
+    run = before[words[-1].end() if words else 0 :] + after[: following.start() if following else None]
+    run = _LOOSE_START.sub("", run.strip(" \t,;:.!?*`\"'"))
+    if words and run.startswith("or "):
+        raise _NoAnswer
+    return _last_side(run.removeprefix("and "))
 
 
 def _last_side(run: str) -> str:
     sides = run.split("=")
-    if len(sides) < 2 or _LONE_NUMBER.fullmatch(sides[0]):
-        return run
-    return sides[-1].strip()
+    return run if len(sides) < 2 or _LONE_NUMBER.fullmatch(sides[0]) else sides[-1].strip()
 
 
 _FORMATS: dict[str, Callable[[str], str | None]] = {
-    "boxed": _boxed,
-    "hash": _hash,
-    "answer_tag": _answer_tag,
+    "boxed": _last_box,
+    "hash": lambda text: _last(_hashes(text)),
+    "answer_tag": lambda text: _last(_tags(text)),
     "last_number": _last_number,
     "auto": _auto,
 }

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-from .exact import UNIT_POLY, Key, Mono, Ring, TooLarge, Unreadable, Value, atom, factor, from_key, number
+from .exact import UNIT_POLY, Key, Mono, Ring, TooLarge, Unreadable, Value, atom, from_key, number, prime_powers
 from .numeric import sign
 
 MAX_FACTORIAL = 3_000
@@ -51,8 +51,13 @@ def _sine_of_turn(ring: Ring, r: Fraction) -> Value | None:
     if r >= 1:
         mirrored = _sine_of_turn(ring, r - 1)
         return ring.negated(mirrored) if mirrored else None
-    square = {Fraction(0): Fraction(0), Fraction(1, 6): QUARTER, QUARTER: HALF, Fraction(1, 3): 3 * QUARTER,
-              HALF: Fraction(1)}.get(min(r, 1 - r))
+    square = {
+        Fraction(0): Fraction(0),
+        Fraction(1, 6): QUARTER,
+        QUARTER: HALF,
+        Fraction(1, 3): 3 * QUARTER,
+        HALF: Fraction(1),
+    }.get(min(r, 1 - r))
     return None if square is None else ring.power(number(square), number(HALF))
 
 
@@ -79,7 +84,7 @@ def _logarithm(name: str, base: Fraction | None) -> Callable[[Ring, Value], Valu
         if q is not None:
             if q <= 0:
                 raise Unreadable("logarithm of a number that is not positive")
-            powers = {**factor(q.numerator), **{p: -v for p, v in factor(q.denominator).items()}}
+            powers = prime_powers(q)
             if base is not None and powers.keys() <= {2, 5} and powers.get(2) == powers.get(5):
                 return number(powers.get(2, 0))
             out = number(0)
@@ -153,8 +158,9 @@ def exponential(ring: Ring, x: Value) -> Value:
     return ring.power(atom("e"), x)
 
 
-def _ratio(above: Callable[[Ring, Value], Value], below: Callable[[Ring, Value], Value]) -> Callable[
-        [Ring, Value], Value]:
+def _ratio(
+    above: Callable[[Ring, Value], Value], below: Callable[[Ring, Value], Value]
+) -> Callable[[Ring, Value], Value]:
     return lambda ring, x: ring.over(above(ring, x), below(ring, x))
 
 

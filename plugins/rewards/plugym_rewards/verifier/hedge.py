@@ -8,30 +8,35 @@ from __future__ import annotations
 
 import re
 
-DENIAL = frozenset(
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+DENIAL = _words(
     "not no nope never neither nor none without wrong incorrect false untrue invalid mistaken mistake error isn isnt"
     " isn't aren't wasn't won't don't doesn't didn't can't cannot couldn't shouldn't wouldn't dont doesnt except unless"
-    " instead rather unlikely impossible fake lie retract retracted disregard ignore cancel reject rejected".split()
+    " instead rather unlikely impossible fake lie retract retracted disregard ignore cancel reject rejected"
 )
-DOUBT = frozenset(
+DOUBT = _words(
     "maybe perhaps possibly probably presumably likely either guess guessing unsure uncertain might may could should"
     " would approximately approx about around roughly nearly almost circa estimate estimated close near doubt doubtful"
-    " versus vs alternatively otherwise if else sometimes".split()
+    " versus vs alternatively otherwise if else sometimes"
 )
-FUNCTION_WORDS = frozenset(
+FUNCTION_WORDS = _words(
     "the a an is are was were be been it its this that these those and or but so then than as of to in on at by for"
     " from with which what who how i you we they he she my your our their his her do does did has have had also both"
     " all any some each every only just even still yet again too very here there where when while because since"
-    " answer equals equal gives yields yes true correct right".split()
+    " answer equals equal gives yields yes true correct right"
 )
-NUMBER_WORDS = frozenset(
+NUMBER_WORDS = _words(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
     " eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion half"
-    " third quarter dozen".split()
+    " third quarter dozen"
 )
-MATH_WORDS = frozenset(
+MATH_WORDS = _words(
     "sin cos tan cot sec csc log exp sqrt arcsin arccos arctan sinh cosh tanh max min gcd lcm mod sum prod int lim inf"
-    " sup det alpha beta gamma delta theta lambda sigma omega phi infinity infty nan".split()
+    " sup det alpha beta gamma delta theta lambda sigma omega phi infinity infty nan"
 )
 NOT_A_LABEL = DENIAL | DOUBT | FUNCTION_WORDS | NUMBER_WORDS | MATH_WORDS
 MARKS = {"≠": "denied by ≠", "≈": "only approximate", "¬": "denied by ¬", "→": "a derivation, not an answer"}
@@ -71,9 +76,11 @@ _SPOKEN_DENIAL = re.compile(
     r"maybe|perhaps|possibly|might|either|unsure)\b"
 )
 _DENIED_AFTER = re.compile(
-    r"(?i)^[\s$*).\]]*(?:\(?\s*(?:that |this |it |which )?(?:is|was|seems|looks)?\s*(?:not|wrong|incorrect|false|untrue)\b)"
+    r"(?i)[\s$*).\]]*\(?\s*(?:that |this |it |which )?(?:is|was|seems|looks)?\s*(?:not|wrong|incorrect|false|untrue)\b"
 )
-_DENIED_BEFORE = re.compile(r"(?i)(?:\b(?:not|never|neither|nor)|n't|n’t)[\s$*:(\[]*(?:equal to|be|in fact)?[\s$*:(\[]*$")
+_DENIED_BEFORE = re.compile(
+    r"(?i)(?:\b(?:not|never|neither|nor)|n't|n’t)[\s$*:(\[]*(?:equal to|be|in fact)?[\s$*:(\[]*$"
+)
 
 
 def denied_around(before: str, after: str) -> bool:

@@ -11,14 +11,11 @@ from __future__ import annotations
 import re
 import unicodedata
 
-GREEK = dict(
-    zip(
-        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi"
-        " omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split(),
-        "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ",
-        strict=True,
-    )
+GREEK_NAMES = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi"
+    " omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
 )
+GREEK = dict(zip(GREEK_NAMES.split(), "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ", strict=True))
 OPERATORS = {
     "le": "≤", "leq": "≤", "leqslant": "≤", "ge": "≥", "geq": "≥", "geqslant": "≥", "lt": "<", "gt": ">",
     "ne": "≠", "neq": "≠", "approx": "≈", "sim": "≈", "simeq": "≈", "cong": "≈", "equiv": "≡",
@@ -32,13 +29,11 @@ OPERATORS = {
     "varepsilon": "ε", "vartheta": "θ", "varphi": "φ", "dollar": "$",
 }  # fmt: skip
 SPACES = ("quad", "qquad", "displaystyle", "textstyle", "nobreakspace", "enspace", "thinspace")
-DROPPED = (
-    "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr limits nolimits"
-).split()
+DROPPED = "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr limits nolimits"
 COMMANDS = (
     {f"\\{name}": char for name, char in (GREEK | OPERATORS).items()}
     | {f"\\{name}": " " for name in SPACES}
-    | {f"\\{name}": "" for name in DROPPED}
+    | {f"\\{name}": "" for name in DROPPED.split()}
     | {"\\dfrac": "\\frac", "\\tfrac": "\\frac", "\\cfrac": "\\frac", "\\dbinom": "\\binom", "\\tbinom": "\\binom"}
 )
 SYMBOLS = {
@@ -79,7 +74,9 @@ _SHORT_FRAC = re.compile(r"\\frac\s*(?:(\{(?:[^{}]|\{[^{}]*\})*\})|([0-9A-Za-zπ
 _HALF_SHORT_FRAC = re.compile(r"\\frac\s*([0-9A-Za-zπ])\s*(?=\{)")
 _DEGREE = re.compile(r"\^\s*(?:°|\{\s*°\s*\})")
 _BRACED_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d{3}(?!\d))")
-_LEAD_IN = re.compile(r"(?i)^(?:so |thus |therefore,? |hence )?(?:the |my )?(?:final |correct )?answer\s*(?:is|:|=)?\s*:?\s*")
+_LEAD_IN = re.compile(
+    r"(?i)^(?:so |thus |therefore,? |hence )?(?:the |my )?(?:final |correct )?answer\s*(?:is|:|=)?\s*:?\s*"
+)
 _ENDS_A_NUMBER = re.compile(r"[\d})](?:\s|~|\\[,;: ]|\\quad)*$")
 _LOOSE_SPACE = re.compile(r" (?![^\W_])|(?<![^\W_]) ")
 
@@ -120,7 +117,9 @@ _BACK = {
     "⌉": "\\rceil ", "→": "\\to ", ";": ",", "⦃": "\\{", "⦄": "\\}",
     **{char: f"\\{name} " for name, char in GREEK.items()},
 }  # fmt: skip
-_FUNCTION_WORD = re.compile(r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt)(?![A-Za-z])")
+_FUNCTION_WORD = re.compile(
+    r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt)(?![A-Za-z])"
+)
 
 
 def _dollars(text: str) -> str:

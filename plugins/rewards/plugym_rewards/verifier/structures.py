@@ -204,7 +204,7 @@ def _is_interval(answer: Answer) -> bool:
 def _relation(pieces: list[str], signs: list[str], ring: Ring, depth: int) -> Answer:
     if not all(pieces):
         raise Unreadable("a relation with one side missing")
-    if len(pieces) == 3 and all(s in "<≤" for s in signs) or len(pieces) == 3 and all(s in ">≥" for s in signs):
+    if len(pieces) == 3 and (set(signs) <= {"<", "≤"} or set(signs) <= {">", "≥"}):
         return _between(pieces, signs, ring)
     if len(pieces) != 2:
         raise Unreadable("a chain of relations")
@@ -260,10 +260,10 @@ def _inequality(left: str, sign: str, right: str, ring: Ring) -> Answer:
         return Relation(sign, _difference(left, sign, right, ring))
     bound = _leaf(right, ring)
     if sign in "<≤":
-        parts, opener, closer = (_infinite("-∞", ring), bound), "(", ")" if sign == "<" else "]"
+        interval = Items("(", ")" if sign == "<" else "]", (_infinite("-∞", ring), bound))
     else:
-        parts, opener, closer = (bound, _infinite("∞", ring)), "(" if sign == ">" else "[", ")"
-    return Named(_tidy_name(left), Items(opener, closer, parts))
+        interval = Items("(" if sign == ">" else "[", ")", (bound, _infinite("∞", ring)))
+    return Named(_tidy_name(left), interval)
 
 
 def _between(pieces: list[str], signs: list[str], ring: Ring) -> Answer:
@@ -328,9 +328,12 @@ def _decimal(text: str, ring: Ring) -> Value:
 
 def _leaf(text: str, ring: Ring) -> Answer:
     """One expression with its unit, a clock time, a number with a base, plus-minus, words."""
-    if text in ("…", "∅", "\\reals"):
-        return {"…": Opaque("…"), "∅": Items("⦃", "⦄", ())}.get(text) or Items(
-            "(", ")", (_infinite("-∞", ring), _infinite("∞", ring)))
+    if text == "…":
+        return Opaque(text)
+    if text == "∅":
+        return Items("⦃", "⦄", ())
+    if text == "\\reals":
+        return Items("(", ")", (_infinite("-∞", ring), _infinite("∞", ring)))
     if ":" in text and (clock := _CLOCK.fullmatch(text)):
         parts = tuple(str(int(part)) for part in clock[1].split(":"))
         return Literal("clock", (*parts, (clock[2] or "").lower().replace(".", "")))

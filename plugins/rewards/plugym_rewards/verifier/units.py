@@ -68,15 +68,13 @@ def _table() -> Iterator[tuple[str, tuple[str, int, Fraction]]]:
             names, factor = row.split("=")
             for name in names.split():
                 yield name, (dimension, 1, Fraction(factor))
-    for name, factor in {"l": 1, "liter": 1, "litre": 1}.items():
-        yield name, ("length", 3, Fraction(factor, 1000))
+    for name in ("l", "liter", "litre"):
+        yield name, ("length", 3, Fraction(1, 1000))
     for name in ("ml", "milliliter", "millilitre"):
         yield name, ("length", 3, Fraction(1, 1_000_000))
     yield "gallon", ("length", 3, Fraction(473176473, 125000000000))
     yield "acre", ("length", 2, Fraction(316160658, 78125))
     yield "hectare", ("length", 2, Fraction(10000))
-    yield "mph", ("mph", 1, Fraction(1))
-    yield "kph", ("kph", 1, Fraction(1))
 
 
 UNITS = dict(_table())
