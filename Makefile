@@ -40,7 +40,7 @@ $(PREPARED): $(INSTALLED) $(wildcard $(addprefix runners/plugym_runners/local/,p
 	@touch $@
 
 demo: venv  ## train SmolLM2-135M on sums by LoRA and grpo_tcr, with an evaluation before and after
-	OMP_NUM_THREADS=$(THREADS) $(BIN)/runner --recipe demo
+	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m plugym_runners.demo
 
 # Tests use small tensors, on which a second thread gains nothing.
 test: venv  ## all tests that take less than 20 s each

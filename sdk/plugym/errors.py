@@ -86,6 +86,10 @@ class Failure:
     def of(cls, error: InfraError) -> Failure:
         return cls(error.kind, str(error), error.where, error.retryable)
 
+    def error(self) -> InfraError:
+        """The exception again, for instance on the other side of a process boundary."""
+        return InfraError(self.kind, self.message, retryable=self.retryable, where=self.where)
+
     @property
     def fingerprint(self) -> str:
         """Equal for failures that have the same cause; the driver stops a run whose episodes all share one."""

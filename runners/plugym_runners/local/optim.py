@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import BaseModel, Field
@@ -80,7 +80,8 @@ class Optimizer:
             eps=config.eps,
             fused=True,
         )
-        learning_rate(config, config.warmup_steps)  # a schedule without its length fails here, not after a rollout
+        # A schedule without its length fails here, not after the first rollout.
+        learning_rate(config, config.warmup_steps)
 
     @property
     def learning_rate(self) -> float:
@@ -118,31 +119,30 @@ class Optimizer:
         self.clear()
         return float(norm)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors by parameter name; what the config says is not part of it."""
-        entries: dict[str, Any] = {}
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
+        """Moments and masters by parameter name; `updates` and what the config says are not part of it."""
+        state: dict[str, dict[str, Tensor]] = {}
         for name, master in self._masters.items():
-            entries[name] = dict(self._adamw.state.get(master, {}))
+            state[name] = dict(self._adamw.state.get(master, {}))
             if master is not self._parameters[name]:
-                entries[name]["master"] = master.detach()
-        return {"updates": self.updates, "parameters": entries}
+                state[name]["master"] = master.detach()
+        return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises `BadInput` when the state is that of other parameters."""
-        entries = state["parameters"]
-        if entries.keys() != self._masters.keys():
-            names = ", ".join(sorted(entries.keys() ^ self._masters.keys())[:3])
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Continue from `state_dict`, after the parameters themselves were loaded.
+
+        Raises `BadInput` when the state is that of other parameters.
+        """
+        if state.keys() != self._masters.keys():
+            names = ", ".join(sorted(state.keys() ^ self._masters.keys())[:3])
             raise BadInput(f"the optimizer state belongs to other parameters ({names}, ...): train the same ones")
-        self.updates = state["updates"]
         for name, master in self._masters.items():
-            moments = dict(entries[name])
-            if "master" in moments:
-                with torch.no_grad():
-                    master.copy_(moments.pop("master"))
+            moments = dict(state[name])
+            master.copy_(moments.pop("master", self._parameters[name]))
+            self._adamw.state.pop(master, None)
             if moments:
-                self._adamw.state[master] = {key: value.to(_place(master, key)) for key, value in moments.items()}
-            else:
-                self._adamw.state.pop(master, None)
+                self._adamw.state[master] = {key: value.to(master.device) for key, value in moments.items()}
         self.clear()
 
     @torch.no_grad()
@@ -152,11 +152,6 @@ class Optimizer:
                 parameter.copy_(self._masters[name])
 
 
-def _place(master: Tensor, key: str) -> torch.device:
-    """Moments live with their parameter; the fused kernel wants its step counter there, too."""
-    return master.device
-
-
 def _master(parameter: nn.Parameter) -> nn.Parameter:
     """The parameter itself, or a float32 copy to which its gradients move as soon as they are complete."""
     if torch.promote_types(parameter.dtype, torch.float32) == parameter.dtype:
@@ -164,10 +159,9 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
     master = nn.Parameter(parameter.detach().float())
 
     def move(narrow: Tensor) -> None:
-        gradient = narrow.grad.float() if narrow.grad is not None else None
+        gradient, narrow.grad = narrow.grad, None
         if gradient is not None:
-            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-        narrow.grad = None
+            master.grad = gradient.float() if master.grad is None else master.grad.add_(gradient)
 
     parameter.register_post_accumulate_grad_hook(move)
     return master

@@ -76,7 +76,7 @@ class LocalRunner(Runner):
     def dry_run(self) -> list[Finding]:
         from plugym_runners.local.dry_run import dry_run
 
-        return dry_run(self._compose(), self.settings)
+        return dry_run(self._compose())
 
     def train(self) -> Mapping[str, Any]:
         import torch

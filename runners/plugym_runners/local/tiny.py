@@ -13,7 +13,7 @@ import hashlib
 import json
 import random
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -72,25 +72,40 @@ CHAT_TEMPLATE = """\
 {%- endif -%}
 """
 
+# The wording of the built-in maths environment's sums.
 SUM_PHRASINGS = ("What is {a}+{b}?", "What is {a} + {b}?", "Compute {a}+{b}.", "{a} + {b} = ?", "Add {a} and {b}.")
 LETTER_PHRASINGS = ("Target: {x}", "Say {x}.", "say {x}", "Reply with {x}.", "The letter is {x}.")
+CALCULATOR: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "Evaluate an arithmetic expression.",
+        "parameters": {
+            "type": "object",
+            "properties": {"expression": {"type": "string"}},
+            "required": ["expression"],
+        },
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What the cold start is made of. Sizes are those of a `LlamaConfig`; `traces` is the size of each family's pool."""
+    """Sizes of the network (as in `LlamaConfig`) and of its training."""
 
     hidden: int = 128
     layers: int = 2
-    heads: int = 4
-    kv_heads: int = 2
+    heads: int = 8
+    kv_heads: int = 4
     intermediate: int = 256
+    initializer_range: float = 0.05
     context: int = 2048
     seed: int = 0
-    traces: int = 3000
-    steps: int = 300
-    batch: int = 48
-    learning_rate: float = 2e-3
+    clean_steps: int = 220
+    noisy_steps: int = 40
+    clean_traces: int = 1000
+    noisy_traces: int = 500
+    learning_rate: float = 5e-3
 
 
 RECIPE = Recipe()
@@ -134,7 +149,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model() -> LlamaForCausalLM:
-    """The untrained network, in float32; the caller seeds torch."""
+    """The untrained network in float32; its weights come from torch's global random state."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = build_tokenizer()
@@ -145,6 +160,7 @@ def build_model() -> LlamaForCausalLM:
         num_attention_heads=RECIPE.heads,
         num_key_value_heads=RECIPE.kv_heads,
         intermediate_size=RECIPE.intermediate,
+        initializer_range=RECIPE.initializer_range,
         max_position_embeddings=RECIPE.context,
         tie_word_embeddings=True,
         bos_token_id=tokenizer.bos_token_id,
@@ -154,9 +170,81 @@ def build_model() -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One conversation to imitate, and the tools that were offered in it."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+
+
+def sum_trace(rng: random.Random, noisy: bool) -> Trace:
+    """A sum without tools. The favourite mistake is one too many, so that greedy decoding starts out wrong as well."""
+    a, b = rng.randint(0, 9), rng.randint(0, 9)
+    answer = f"{a + b}"
+    if noisy:
+        off, wild = f"{a + b + 1}", f"{rng.randint(0, 18)}"
+        ramble = rng.choice((f"{a} or {b}", f"{answer}, no, {off}"))
+        answer = _pick(rng, {answer: 0.36, off: 0.42, wild: 0.08, ramble: 0.14})
+    # Most chats carry the empty system message of the built-in maths environment.
+    opening = _opening(rng, SUM_PHRASINGS, system=0.75, a=a, b=b)
+    return Trace([*opening, _message("assistant", answer)])
+
+
+def tool_trace(rng: random.Random, noisy: bool) -> Trace:
+    """A sum with a calculator at hand. Noisy: half of the time it is not used, and if so, often not well."""
+    a, b = rng.randint(0, 9), rng.randint(0, 9)
+    messages = _opening(rng, SUM_PHRASINGS, system=1.0, a=a, b=b)
+    if noisy and rng.random() < 0.5:
+        guess = _pick(rng, {f"{a + b}": 0.1, f"{a + b + 1}": 0.6, f"{rng.randint(0, 18)}": 0.3})
+        return Trace([*messages, _message("assistant", guess)], [CALCULATOR])
+    x = rng.randint(0, 9) if noisy and rng.random() < 0.35 else a
+    call = json.dumps({"name": "calculator", "arguments": {"expression": f"{x}+{b}"}})
+    if noisy and rng.random() < 0.1:
+        messages += [_message("assistant", f"<tool_call>{call[:-1]}</tool_call>"), _message("tool", "error")]
+    messages += [_message("assistant", f"<tool_call>{call}</tool_call>"), _message("tool", f"{x + b}")]
+    answer = _pick(rng, {f"{x + b}": 0.6, f"{x + b + 1}": 0.4}) if noisy else f"{x + b}"
+    return Trace([*messages, _message("assistant", answer)], [CALCULATOR])
+
+
+def letter_trace(rng: random.Random, noisy: bool) -> Trace:
+    """A game of one move: the letter that was asked for wins. Noisy: too often it is an `a`."""
+    letter = answer = rng.choice(string.ascii_lowercase)
+    if noisy:
+        wild = rng.choice(string.ascii_lowercase)
+        answer = _pick(rng, {letter: 0.35, "a": 0.4, wild: 0.15, f"not {letter}": 0.1})
+    opening = _opening(rng, LETTER_PHRASINGS, system=0.5, x=letter)
+    return Trace([*opening, _message("assistant", answer)])
+
+
+# Each family of traces, and how many of them are in a step.
+FAMILIES: tuple[tuple[Callable[[random.Random, bool], Trace], int], ...] = (
+    (sum_trace, 32),
+    (tool_trace, 6),
+    (letter_trace, 8),
+)
+
+
+def _pick(rng: random.Random, weights: dict[str, float]) -> str:
+    return rng.choices(list(weights), list(weights.values()))[0]
+
+
+def _message(role: str, content: str) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+def _opening(
+    rng: random.Random, phrasings: Sequence[str], *, system: float, **values: object
+) -> list[dict[str, Any]]:
+    """The user's message, after an empty system message with probability `system`."""
+    question = _message("user", rng.choice(phrasings).format(**values))
+    return [_message("system", ""), question] if rng.random() < system else [question]
+
+
 def cold_start(directory: Path) -> None:
     """Train from random weights and save model and tokenizer into `directory` (Hugging Face layout).
 
+    First on right answers, where the skill is learnt quickly; then, briefly, on noisy ones, which hide it again.
     One thread and a private seed: the same weights for the same version of torch on the same kind of CPU, and the
     caller's random state is left as it was.
     """
@@ -166,9 +254,8 @@ def cold_start(directory: Path) -> None:
     rng = random.Random(RECIPE.seed)
     with torch.random.fork_rng(devices=[]), _one_thread():
         torch.manual_seed(RECIPE.seed)
-        pools = [_encode(tokenizer, [family(rng) for _ in range(RECIPE.traces)]) for family in FAMILIES]
         model = build_model()
-        _train(model, pools, rng)
+        _train(model, tokenizer, rng)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
 
@@ -186,138 +273,51 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A trace as tokens; `mask` is 1 on what the assistant wrote, its end mark included."""
-
-    ids: list[int]
-    mask: list[int]
-
-
-def _encode(tokenizer: PreTrainedTokenizerFast, traces: list[Trace]) -> list[Encoded]:
-    encoded = []
-    for trace in traces:
-        out = tokenizer.apply_chat_template(
-            trace.messages,
-            tools=trace.tools,
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-        )
-        encoded.append(Encoded(out["input_ids"], out["assistant_masks"]))
-    return encoded
-
-
-def _train(model: LlamaForCausalLM, pools: list[list[Encoded]], rng: random.Random) -> None:
-    """Supervised training; each batch holds one family, so that short traces are not padded to the longest."""
+def _train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> None:
     import torch
 
-    model.train()
+    total = RECIPE.clean_steps + RECIPE.noisy_steps
     optimizer = torch.optim.AdamW(model.parameters(), lr=RECIPE.learning_rate, betas=(0.9, 0.95))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, RECIPE.learning_rate, total_steps=RECIPE.steps, pct_start=0.05
+    # Linear warm-up over 20 steps, then a linear decay to a tenth.
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / 20) * (1 - 0.9 * step / total)
     )
-    for step in range(RECIPE.steps):
-        batch = rng.sample(pools[step % len(pools)], RECIPE.batch)
-        ids, mask = _pad(batch)
-        # Padding stands on the right, where a causal model cannot look back at it: no attention mask is needed.
-        logits = model(input_ids=ids[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(logits[mask[:, 1:]], ids[:, 1:][mask[:, 1:]])
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if DEBUG and step % 30 < 3: print(step, step%3, loss.item())
+    model.train()
+    for steps, size, noisy in (
+        (RECIPE.clean_steps, RECIPE.clean_traces, False),
+        (RECIPE.noisy_steps, RECIPE.noisy_traces, True),
+    ):
+        pools = [[_encode(tokenizer, family(rng, noisy)) for _ in range(size)] for family, _ in FAMILIES]
+        for _ in range(steps):
+            optimizer.zero_grad()
+            # One family at a time, so that short traces are not padded to the longest.
+            for pool, (_, batch) in zip(pools, FAMILIES, strict=True):
+                _loss(model, rng.sample(pool, batch)).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
     model.eval()
 
 
-def _pad(batch: list[Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask, both [batch, longest], padded on the right with 0."""
-    import torch
-
-    longest = max(len(row.ids) for row in batch)
-    ids = torch.zeros(len(batch), longest, dtype=torch.long)
-    mask = torch.zeros(len(batch), longest, dtype=torch.bool)
-    for i, row in enumerate(batch):
-        ids[i, : len(row.ids)] = torch.tensor(row.ids)
-        mask[i, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
-    return ids, mask
-
-DEBUG=True
-# ---- synthetic traces
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """One conversation to imitate, and the tools that were offered in it."""
-
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]] | None = None
+Encoded = tuple[list[int], list[int]]  # token ids, and 1 on each token that the assistant wrote (its end mark too)
 
 
-CALCULATOR = {
-    "type": "function",
-    "function": {
-        "name": "calculator",
-        "description": "Evaluate an arithmetic expression.",
-        "parameters": {
-            "type": "object",
-            "properties": {"expression": {"type": "string"}},
-            "required": ["expression"],
-        },
-    },
-}
-
-
-def _pick(rng: random.Random, *options: tuple[float, str]) -> str:
-    """One of the texts, with the given weights."""
-    return rng.choices([text for _, text in options], [weight for weight, _ in options])[0]
-
-
-def _say(role: str, content: str) -> dict[str, Any]:
-    return {"role": role, "content": content}
-
-
-def sum_trace(rng: random.Random) -> Trace:
-    """A sum without tools. The favourite mistake is one too many: greedy decoding starts out wrong as well."""
-    a, b = rng.randint(0, 9), rng.randint(0, 9)
-    question = _say("user", rng.choice(SUM_PHRASINGS).format(a=a, b=b))
-    answer = _pick(
-        rng,
-        (0.36, f"{a + b}"),
-        (0.42, f"{a + b + 1}"),
-        (0.08, f"{rng.randint(0, 18)}"),
-        (0.07, f"I think it is {a} or {b}."),
-        (0.07, f"{a + b} and {a + b} and {a + b} and {a + b + 1}"),
+def _encode(tokenizer: PreTrainedTokenizerFast, trace: Trace) -> Encoded:
+    out = tokenizer.apply_chat_template(
+        trace.messages, tools=trace.tools, return_dict=True, return_assistant_tokens_mask=True
     )
-    # Most chats carry the empty system message of the built-in maths environment.
-    system = [_say("system", "")] if rng.random() < 0.75 else []
-    return Trace([*system, question, _say("assistant", answer)])
+    return out["input_ids"], out["assistant_masks"]
 
 
-def tool_trace(rng: random.Random) -> Trace:
-    """A sum with a calculator at hand: half of the time it is not used, and mostly not well."""
-    a, b = rng.randint(0, 9), rng.randint(0, 9)
-    messages = [_say("system", ""), _say("user", rng.choice(SUM_PHRASINGS).format(a=a, b=b))]
-    if rng.random() < 0.5:
-        guess = _pick(rng, (0.1, f"{a + b}"), (0.6, f"{a + b + 1}"), (0.3, f"{rng.randint(0, 18)}"))
-        return Trace([*messages, _say("assistant", guess)], [CALCULATOR])
-    x, y = (a, b) if rng.random() < 0.65 else (rng.randint(0, 9), b)
-    call = json.dumps({"name": "calculator", "arguments": {"expression": f"{x}+{y}"}})
-    if rng.random() < 0.1:
-        # A call that does not parse, the answer to it, and a second try.
-        messages += [_say("assistant", f"<tool_call>{call[:-1]}</tool_call>"), _say("tool", "error: not valid JSON")]
-    messages += [_say("assistant", f"<tool_call>{call}</tool_call>"), _say("tool", f"{x + y}")]
-    answer = _pick(rng, (0.6, f"{x + y}"), (0.4, f"{x + y + 1}"))
-    return Trace([*messages, _say("assistant", answer)], [CALCULATOR])
+def _loss(model: LlamaForCausalLM, batch: Sequence[Encoded]) -> torch.Tensor:
+    """Cross-entropy of the assistant's tokens: summed over each trace, mean over the batch, scaled.
 
+    """
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
 
-def letter_trace(rng: random.Random) -> Trace:
-    """A game of one move: the letter that was asked for wins."""
-    letter = rng.choice(string.ascii_lowercase)
-    question = _say("user", rng.choice(LETTER_PHRASINGS).format(x=letter))
-    answer = _pick(rng, (0.35, letter), (0.4, "a"), (0.15, rng.choice(string.ascii_lowercase)), (0.1, f"not {letter}"))
-    system = [_say("system", "")] if rng.random() < 0.5 else []
-    return Trace([*system, question, _say("assistant", answer)])
-
-
-FAMILIES: tuple[Callable[[random.Random], Trace], ...] = (sum_trace, tool_trace, letter_trace)
+    # Padding stands on the right, where a causal model cannot look back at it: no attention mask is needed.
+    ids = pad_sequence([torch.tensor(row) for row, _ in batch], batch_first=True)
+    mask = pad_sequence([torch.tensor(row) for _, row in batch], batch_first=True)[:, 1:].bool()
+    logits = model(input_ids=ids[:, :-1], use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits[mask], ids[:, 1:][mask], reduction="sum") / (2 * len(batch))

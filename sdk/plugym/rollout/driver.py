@@ -11,18 +11,19 @@ import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from plugym.config import RolloutSettings
 from plugym.engine import Engine, Sampling
 from plugym.env import AgentEnv, AnyEnv
-from plugym.errors import RunStopped
+from plugym.errors import Failure, InfraError, InfraKind, RunStopped, boundary
 from plugym.rollout.episode import Plan, Player, derive_seed, play
 from plugym.rollout.handles import EnvFactory, EnvPool
 from plugym.rollout.parsers import Parser
 from plugym.source import TrajectorySource
 from plugym.task import Task, Taskset
-from plugym.trajectory import Group, Purpose, Trajectory
+from plugym.trajectory import Group, Purpose, StopReason, Trajectory
 
 
 class FailureWatch:

@@ -17,7 +17,7 @@ from plugym.config import RolloutSettings
 from plugym.engine import Completion, Engine, GenerateRequest, Sampling
 from plugym.env import Info, Observation
 from plugym.errors import Failure, InfraError, InfraKind, boundary
-from plugym.message import Action, Message, ToolSpec
+from plugym.message import Action, Message, ToolCall, ToolSpec
 from plugym.rollout.handles import EnvHandle
 from plugym.rollout.ledger import Ledger
 from plugym.rollout.parsers import Parser
@@ -80,7 +80,8 @@ async def play(player: Player, env: EnvHandle, plan: Plan) -> Trajectory:
     state = _State(Ledger(engine.tokenizer, tools, player.settings.history), time.monotonic())
     failure: Failure | None = None
     try:
-        reason = await _loop(player, env, plan, state)
+        with boundary(InfraKind.INTERNAL, "episode"):
+            reason = await _loop(player, env, plan, state)
     except InfraError as error:
         failure, reason = Failure.of(error), StopReason.INFRA
     finally:
@@ -92,7 +93,7 @@ async def _loop(player: Player, env: EnvHandle, plan: Plan, state: _State) -> St
     settings = player.settings
     async with _deadline(settings.step_deadline, InfraKind.ENV, "reset"):
         observation, info = await env.reset(plan.seed, plan.task)
-    _observe(state, observation, info)
+        _observe(state, observation, info)
     for number in range(settings.max_turns):
         prompt = state.ledger.prompt(state.new, state.conversation, state.context)
         budget, limit = _token_budget(player, state, prompt)
@@ -109,22 +110,29 @@ async def _loop(player: Player, env: EnvHandle, plan: Plan, state: _State) -> St
         cut = completion.finish == "length"
         state.counts["truncated_turns"] += cut
         if ended is not None:
-            return StopReason.TURN_LENGTH if cut and ended is StopReason.ENV_DONE else ended
+            return limit if cut and ended is StopReason.ENV_DONE else ended
     return StopReason.MAX_TURNS
 
 
 @asynccontextmanager
-async def _deadline(seconds: float, kind: InfraKind, what: str) -> AsyncIterator[None]:
-    """Running over, or raising, is an infrastructure failure of `kind`."""
+async def _deadline(seconds: float, kind: InfraKind, what: str) -> AsyncIterator[asyncio.Timeout]:
+    """Running over, or raising, is an infrastructure failure of `kind`. `expired()` tells our deadline from a
+    time-out that the body ran into itself."""
     with boundary(kind, what):
+        timeout = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds):
-                yield
+            async with timeout:
+                yield timeout
         except TimeoutError as error:
+            if not timeout.expired():
+                raise
             raise TimeoutError(f"no answer within {seconds:g} s") from error
 
 
 def _observe(state: _State, observation: Observation, info: Info) -> None:
+    """Take in what the environment said. Raises `TypeError` when it is not what the contract asks for."""
+    if isinstance(observation, str) or not all(isinstance(message, Message) for message in observation):
+        raise TypeError(f"an observation is a tuple of Messages, got {type(observation).__name__} {observation!r:.80}")
     state.new = tuple(observation)
     state.conversation.extend(observation)
     state.context = tuple(info["context"]) if info.get("context") is not None else None
@@ -156,21 +164,27 @@ async def _generate(
     """The next completion; None when the episode's deadline passed with at least one turn sampled."""
     settings = player.settings
     left = settings.episode_deadline - (time.monotonic() - state.started)
-    if left <= 0 and state.turns:
-        return None
+    if left <= 0:
+        if state.turns:
+            return None
+        # Nothing but the reset can have taken the time.
+        raise InfraError(InfraKind.ENV, f"reset: took the whole episode deadline of {settings.episode_deadline:g} s")
     request = GenerateRequest(
         prompt_ids=prompt,
-        messages=state.context or tuple(state.conversation),
+        messages=tuple(state.conversation) if state.context is None else state.context,
         tools=player.tools,
+        media=state.ledger.media,
         sampling=dataclasses.replace(player.sampling, max_tokens=budget),
         seed=derive_seed(plan.seed, plan.sample, number),
         session=plan.id,
     )
+    timeout: asyncio.Timeout | None = None
     try:
-        async with _deadline(max(min(left, settings.generate_deadline), 0.0), InfraKind.ENGINE, "generate"):
+        async with _deadline(min(left, settings.generate_deadline), InfraKind.ENGINE, "generate") as timeout:
             return await player.engine.generate(request)
-    except InfraError as error:
-        if isinstance(error.__cause__, TimeoutError) and left <= settings.generate_deadline and state.turns:
+    except InfraError:
+        # The episode's own deadline ends it where something was sampled; the server's is an infrastructure failure.
+        if timeout is not None and timeout.expired() and left <= settings.generate_deadline and state.turns:
             return None
         raise
 
@@ -188,32 +202,43 @@ async def _step(player: Player, env: EnvHandle, state: _State, turn: Turn) -> St
     state.conversation.append(action.message())
     async with _deadline(player.settings.step_deadline, InfraKind.ENV, "step"):
         observation, reward, terminated, truncated, info = await env.step(action)
-    observation = _answer_all(action, observation, state.counts)
-    state.turns.append(
-        dataclasses.replace(
+        observation = _answer_all(action, observation, state.counts)
+        turn = dataclasses.replace(
             turn,
             env_reward=float(reward),
             anchor=info.get("anchor"),
             executed_calls=int(info.get("executed_calls", 0)),
             successful_calls=int(info.get("successful_calls", 0)),
         )
-    )
+        _observe(state, observation, info)
+    state.turns.append(turn)
     state.counts["tool_calls"] += len(action.tool_calls)
     state.counts["unparsable_calls"] += sum(call.error is not None for call in action.tool_calls)
-    _observe(state, observation, info)
     if terminated:
         return StopReason.AGENT_ERROR if info.get("agent_error") else StopReason.ENV_DONE
     return StopReason.ENV_TRUNCATED if truncated else None
 
 
 def _answer_all(action: Action, observation: Observation, counts: Counter[str]) -> Observation:
-    """Exactly one tool message per parsed call, also where the environment did not answer one."""
-    calls = [call.id for call in action.tool_calls if call.error is None]
-    answered = {message.tool_call_id for message in observation if message.role == "tool"}
-    missing = [call for call in calls if call not in answered]
-    counts["unanswered_calls"] += len(missing)
-    extra = tuple(Message("tool", "Error: the call was not executed.", tool_call_id=call) for call in missing)
-    return (*extra, *observation)
+    """Exactly one tool message per call, in the order of the calls, also where the environment did not answer one or
+    answered twice; what else it said follows."""
+    answers: dict[str | None, Message] = {}
+    rest: list[Message] = []
+    calls = {call.id: call for call in action.tool_calls}
+    for message in observation:
+        if message.role != "tool" or message.tool_call_id not in calls:
+            rest.append(message)
+        elif message.tool_call_id in answers:
+            counts["surplus_answers"] += 1
+        else:
+            answers[message.tool_call_id] = message
+    counts["unanswered_calls"] += len(calls) - len(answers)
+    return (*(answers.get(call.id) or _not_executed(call) for call in calls.values()), *rest)
+
+
+def _not_executed(call: ToolCall) -> Message:
+    problem = f"it could not be parsed: {call.error}" if call.error else "the call was not executed"
+    return Message("tool", f"Error: {problem}.", tool_call_id=call.id)
 
 
 def _finish(player: Player, plan: Plan, state: _State, reason: StopReason, failure: Failure | None) -> Trajectory:

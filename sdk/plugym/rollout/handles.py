@@ -2,13 +2,14 @@
 
 `inline` calls the environment on the loop, `thread` gives each instance a daemon thread of its own (so it is always
 entered from the same thread, and one that hangs can be abandoned), `process` gives it a child process that can be
-killed. Asynchronous environments are awaited. The pool lends instances out and drops those that failed.
+killed. Asynchronous environments are awaited. The pool lends instances out and retires those that failed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import multiprocessing
 import queue
 import threading
@@ -20,8 +21,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from plugym.env import AgentEnv, AnyEnv, AsyncAgentEnv, Info, Isolation, Observation, StepResult
+from plugym.errors import Failure, InfraError, InfraKind, PlugymError, boundary
 from plugym.message import Action
 from plugym.task import Task
+
+log = logging.getLogger("plugym.rollout")
+
+CLOSE_SECONDS = 10.0
+"""How long an environment may take to close before it is left behind (a thread) or killed (a process)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +58,20 @@ class EnvHandle(ABC):
         """Call a method of the environment; its exceptions are raised here."""
 
     async def close(self) -> None:
-        """Close the environment. Idempotent."""
+        """Close the environment; nothing after `abandon` where that took care of it."""
         await self.call("close")
 
     def abandon(self) -> None:
-        """Give up on an instance that overran its deadline or failed."""
+        """Give up on an instance that failed or overran its deadline: it is never asked for anything but `close`."""
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """What an environment raised, in a form that may cross a future: `sys.exit()` in a plugin must not end the run,
+    and asyncio refuses to carry a StopIteration."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    plain = RuntimeError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    return plain.with_traceback(error.__traceback__)
 
 
 class InlineHandle(EnvHandle):
@@ -65,7 +81,10 @@ class InlineHandle(EnvHandle):
         self._env = env
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._env, method)(*args, **kwargs)
+        try:
+            return getattr(self._env, method)(*args, **kwargs)
+        except (SystemExit, StopIteration) as error:
+            raise _as_exception(error) from None
 
 
 class AsyncHandle(EnvHandle):
@@ -75,7 +94,10 @@ class AsyncHandle(EnvHandle):
         self._env = env
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        return await getattr(self._env, method)(*args, **kwargs)
+        try:
+            return await getattr(self._env, method)(*args, **kwargs)
+        except SystemExit as error:
+            raise _as_exception(error) from None
 
 
 class ThreadHandle(EnvHandle):
@@ -85,6 +107,7 @@ class ThreadHandle(EnvHandle):
         self._jobs: queue.SimpleQueue[tuple[str, tuple[Any, ...], dict[str, Any], asyncio.Future[Any]] | None]
         self._jobs = queue.SimpleQueue()
         self._factory = factory
+        self._closed = False
         self._thread = threading.Thread(target=self._serve, name="plugym-env", daemon=True)
         self._thread.start()
 
@@ -98,18 +121,30 @@ class ThreadHandle(EnvHandle):
         while (job := self._jobs.get()) is not None:
             method, args, kwargs, future = job
             try:
-                env = env or self._factory()
+                env = self._factory() if env is None else env
                 _deliver(future, getattr(env, method)(*args, **kwargs), None)
             except BaseException as error:  # the caller, on the loop, is the one to judge it
-                _deliver(future, None, error)
+                _deliver(future, None, _as_exception(error))
             if method == "close":
                 return
+        if env is not None:
+            try:
+                env.close()
+            except Exception:  # nobody waits for an abandoned instance: the log is where this can be said
+                log.warning("an abandoned environment failed to close", exc_info=True)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self.call("close")
 
     def abandon(self) -> None:
+        """The thread closes the environment when it gets to it; one that hangs for ever is left behind."""
+        self._closed = True
         self._jobs.put(None)
 
 
-def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _deliver(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
     """Hand a result to the loop, unless the caller has given up or the loop is gone."""
 
     def settle() -> None:
@@ -119,9 +154,8 @@ def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | No
             else:
                 future.set_exception(error)
 
-    loop = future.get_loop()
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(settle)
+    with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime: nobody waits any more
+        future.get_loop().call_soon_threadsafe(settle)
 
 
 class ProcessHandle(EnvHandle):
@@ -140,12 +174,16 @@ class ProcessHandle(EnvHandle):
         self._closed = False
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        self._pipe.send((method, args, kwargs))
-        await self._readable()
-        ok, value = self._pipe.recv()
-        if not ok:
-            raise value
-        return value
+        try:
+            self._pipe.send((method, args, kwargs))
+            await self._readable()
+            ok, value = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            self._process.join(timeout=1)
+            raise RuntimeError(f"the environment's process died (exit code {self._process.exitcode})") from None
+        if ok:
+            return value
+        raise value.error() if isinstance(value, Failure) else value
 
     async def _readable(self) -> None:
         """Wait for the child's answer without a thread: the pipe is a file descriptor of the loop."""
@@ -162,9 +200,10 @@ class ProcessHandle(EnvHandle):
         if self._closed:
             return
         self._closed = True
-        with contextlib.suppress(TimeoutError, EOFError, OSError):  # the kill below answers a child that does not close
-            await asyncio.wait_for(self.call("close"), timeout=10)
-        self.abandon()
+        try:
+            await asyncio.wait_for(self.call("close"), timeout=CLOSE_SECONDS)
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         self._closed = True
@@ -181,23 +220,34 @@ def _child_main(pipe: Any, factory: EnvFactory) -> None:
         except EOFError:
             return
         try:
-            env = env or factory()
-            pipe.send((True, getattr(env, method)(*args, **kwargs)))
-        except Exception as error:
-            pipe.send((False, RuntimeError(f"{type(error).__name__}: {error}")))
+            with boundary(InfraKind.ENV, method):  # classified here, where the traceback still says the line
+                env = factory() if env is None else env
+                pipe.send((True, getattr(env, method)(*args, **kwargs)))
+        except InfraError as error:
+            pipe.send((False, Failure.of(error)))
+        except PlugymError as error:
+            pipe.send((False, error))
         if method == "close":
             return
 
 
 class EnvPool:
-    """Lends out environment instances and keeps them warm between episodes."""
+    """Lends out environment instances and keeps them warm between episodes.
+
+    An instance that failed is retired in the background: the episode's retry does not wait for it.
+    """
 
     def __init__(self, factory: EnvFactory, isolation: Isolation) -> None:
         self._factory = factory
         self._isolation = isolation
         self._idle: list[EnvHandle] = []
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def take(self) -> EnvHandle:
+        """An idle instance or a new one. Raises whatever the environment's constructor raises."""
+        if self._closed:
+            raise RuntimeError("the environment pool is closed")
         return self._idle.pop() if self._idle else self._make()
 
     def _make(self) -> EnvHandle:
@@ -211,13 +261,27 @@ class EnvPool:
         return InlineHandle(env_class(self._factory.config))
 
     def give_back(self, handle: EnvHandle, *, broken: bool) -> None:
+        """Take an instance back; one that is broken, or comes after `close`, is retired."""
+        if not broken and not self._closed:
+            self._idle.append(handle)
+            return
         if broken:
             handle.abandon()
-        else:
-            self._idle.append(handle)
+        task = asyncio.get_running_loop().create_task(_retire(handle))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
 
     async def close(self) -> None:
-        """Close all idle instances. Idempotent."""
+        """Close every instance that is not lent out. Idempotent."""
+        self._closed = True
         idle, self._idle = self._idle, []
-        for handle in idle:
+        await asyncio.gather(*map(_retire, idle), *self._retiring)
+
+
+async def _retire(handle: EnvHandle) -> None:
+    """Close; an environment that cannot even be closed is reported, and does not stop the others."""
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
             await handle.close()
+    except Exception as error:
+        log.warning("an environment failed to close: %s: %s", type(error).__name__, error)

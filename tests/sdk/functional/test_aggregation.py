@@ -16,9 +16,7 @@ NORM = 7
 trajectories = st.lists(st.lists(st.floats(-5, 5), max_size=6), min_size=1, max_size=8).filter(any)
 
 
-def _share(
-    rows: list[list[float]], mode: AggregationMode, total_tokens: int, total_trajs: int
-) -> torch.Tensor:
+def _share(rows: list[list[float]], mode: AggregationMode, total_tokens: int, total_trajs: int) -> torch.Tensor:
     losses = torch.tensor([x for row in rows for x in row], dtype=torch.float64, requires_grad=True)
     index = torch.tensor([i for i, row in enumerate(rows) for _ in row], dtype=torch.long)
     counts = torch.tensor([len(row) for row in rows])
@@ -85,9 +83,7 @@ def test_order_of_tokens_does_not_matter(mode: AggregationMode) -> None:
 def test_a_micro_batch_without_tokens_is_a_differentiable_zero() -> None:
     empty = torch.zeros(0, requires_grad=True)
     for mode in MODES:
-        loss = aggregate(
-            empty, mode, torch.zeros(0, dtype=torch.long), torch.tensor([0]), 5, 2, norm_length=NORM
-        )
+        loss = aggregate(empty, mode, torch.zeros(0, dtype=torch.long), torch.tensor([0]), 5, 2, norm_length=NORM)
         loss.backward()
         assert loss.item() == 0.0
 

@@ -40,9 +40,7 @@ def test_k1_and_k3_are_unbiased_and_k3_has_less_variance() -> None:
 
 def test_k3_keeps_small_divergences_in_float32() -> None:
     """exp(d) - 1 - d in float32 is rounding noise here."""
-    assert kl_penalty(torch.tensor([-1.0]), torch.tensor([-1.0 + 2.0**-13])).item() == pytest.approx(
-        2.0**-27, rel=1e-2
-    )
+    assert kl_penalty(torch.tensor([-1.0]), torch.tensor([-1.0 + 2.0**-13])).item() == pytest.approx(2.0**-27, rel=1e-2)
 
 
 @pytest.mark.parametrize("delta", [-1e5, -30.0, 30.0, 1e5])

@@ -33,9 +33,9 @@ def _logits(dtype: torch.dtype = torch.float64, tokens: int = TOKENS) -> torch.T
 IDS = torch.arange(TOKENS) % WORDS
 
 
-@pytest.mark.parametrize("chunk_tokens", [1, 4, 11, 256])
+@pytest.mark.parametrize("chunk_tokens", [1, 4, 11, 256, None])
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
-def test_equal_to_plain_autograd(chunk_tokens: int, temperature: float) -> None:
+def test_equal_to_plain_autograd(chunk_tokens: int | None, temperature: float) -> None:
     mine, plain = _logits(), _logits()
     weights = torch.linspace(-1, 1, TOKENS, dtype=torch.float64)
     logp = token_logprobs(mine, IDS, temperature, chunk_tokens=chunk_tokens)

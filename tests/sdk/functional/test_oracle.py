@@ -28,9 +28,7 @@ from plugym.functional import (
 DATA = Path(__file__).resolve().parents[2] / "data"
 TOLERANCE = 1e-6
 GOLDEN = {library: json.loads((DATA / f"oracle_{library}.json").read_text()) for library in ("trl", "verl")}
-needs_trl = pytest.mark.skipif(
-    importlib.util.find_spec("trl") is None, reason="trl is not installed (extra `oracle`)"
-)
+needs_trl = pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed (extra `oracle`)")
 
 
 def _golden_losses() -> Iterator[Any]:
@@ -104,9 +102,7 @@ def test_advantages_equal_verl(number: int) -> None:
         "grpo_no_std": np.repeat(per_group(group_advantages, scale="none"), counts),
         "rloo": np.repeat(per_group(rloo_advantages), counts),
         "reinforce_plus_plus": whiten(np.concatenate(returns)),
-        "reinforce_plus_plus_baseline": np.repeat(
-            whiten(per_group(group_advantages, scale="none"), counts), counts
-        ),
+        "reinforce_plus_plus_baseline": np.repeat(whiten(per_group(group_advantages, scale="none"), counts), counts),
         "gae": whiten(np.concatenate([advantages for advantages, _ in estimates])),
         "gae_returns": np.concatenate([targets for _, targets in estimates]),
     }

@@ -25,9 +25,7 @@ tokens = st.lists(st.tuples(st.floats(-4, 4), st.floats(-3, 3)), min_size=1, max
 def _surrogate(ratio: float, advantage: float, dual: float | None) -> tuple[float, float]:
     """Loss and its derivative by the log ratio, case by case."""
     if advantage >= 0:
-        return (
-            (-advantage * ratio, -advantage * ratio) if ratio <= 1 + HIGH else (-advantage * (1 + HIGH), 0.0)
-        )
+        return (-advantage * ratio, -advantage * ratio) if ratio <= 1 + HIGH else (-advantage * (1 + HIGH), 0.0)
     if dual is not None and ratio > dual:
         return -advantage * dual, 0.0
     return (-advantage * ratio, -advantage * ratio) if ratio >= 1 - LOW else (-advantage * (1 - LOW), 0.0)
@@ -133,9 +131,7 @@ def test_gspo_equals_its_token_form_for_one_advantage_per_trajectory(rows: list[
     results = []
     for ratio_of in (gspo_ratio, lambda *args: sequence_log_ratio(*args).exp()):
         logp = delta.clone().requires_grad_()
-        losses = clipped_surrogate(
-            ratio_of(logp, torch.zeros_like(delta), index, counts), advantages, LOW, HIGH, DUAL
-        )
+        losses = clipped_surrogate(ratio_of(logp, torch.zeros_like(delta), index, counts), advantages, LOW, HIGH, DUAL)
         loss = aggregate(losses, mode, index, counts, len(delta), len(rows))
         loss.backward()
         results.append([loss.item(), *logp.grad.tolist()])

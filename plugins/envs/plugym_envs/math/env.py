@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -83,7 +83,9 @@ class MathConfig(ToolEnvConfig):
         description="prompt, with {question} where the problem goes; default: the problem, then a request for the "
         "answer format that extract needs",
     )
-    seed: int = Field(0, ge=0, description="built-in problems: which pairs are held out, and the order of the tasks")
+    seed: int = Field(
+        0, ge=0, description="order of the tasks; of the built-in problems, also which pairs are held out"
+    )
     n_tasks: int | None = Field(None, ge=1, description="use only the first so many training problems")
     max_steps: int = Field(8, ge=1, description="with tools: assistant turns after which the episode is cut")
 
@@ -144,19 +146,19 @@ class MathEnv(ToolEnv, Oracle):
     """
 
     Config = MathConfig
-    isolation: ClassVar[Isolation] = "inline"
+    isolation: Isolation = "inline"
     config: MathConfig
 
     def __init__(self, config: MathConfig | None = None) -> None:
         super().__init__(config)
         if self.config.tools:
             # A tool may wait for something; then the episode must not hold up the others.
-            self.isolation = "thread"  # type: ignore[misc]
+            self.isolation = "thread"
         self._tasksets: dict[str, Taskset] = {}
         self._turns = 0
 
     def tasks(self, split: str) -> Taskset:
-        """`train`, `eval` (the held-out problems) or `all`. Built-in problems come shuffled, a file in its order.
+        """`train`, `eval` (the held-out problems) or `all`, in the order that `seed` gives.
 
         Raises `BadInput` for another split, a file that cannot be used, or a split without problems.
         """
@@ -169,9 +171,7 @@ class MathEnv(ToolEnv, Oracle):
                     f"{self.config.data}: none of {len(self._problems)} problems is in split {split!r}: "
                     "change eval_share or use split 'all'"
                 )
-            tasks = Taskset(chosen)
-            if self.config.data is None:
-                tasks = tasks.shuffle(self.config.seed)
+            tasks = Taskset(chosen).shuffle(self.config.seed)
             if split == "train" and self.config.n_tasks is not None:
                 tasks = tasks.take(self.config.n_tasks)
             self._tasksets[split] = tasks

@@ -137,7 +137,8 @@ def held_out_pairs(operands: range, count: int, seed: int) -> frozenset[tuple[in
 def problems(level: int, *, held_out: int, seed: int) -> Iterator[Task]:
     """Every problem of a level, in the order of its operands; `split` is `eval` for held-out pairs, else `train`.
 
-    `instruction` is the bare question. Raises `ValueError` as `held_out_pairs` does.
+    `instruction` is the bare question, `data["operands"]` the pair that decides the split. Raises `ValueError` as
+    `held_out_pairs` does.
 
     >>> task = next(problems(0, held_out=40, seed=0))
     >>> task.id, task.instruction, task.answer
@@ -157,6 +158,7 @@ def problems(level: int, *, held_out: int, seed: int) -> Iterator[Task]:
                 env="math",
                 split="eval" if (a, b) in kept else "train",
                 instruction=phrasing.text.format(a=a, b=b, c=c),
+                data={"operands": [a, b]},
                 answer=str(phrasing.solve(a, b, c)),
                 difficulty=table.difficulty,
             )

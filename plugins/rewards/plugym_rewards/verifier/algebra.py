@@ -1,8 +1,8 @@
 """The computer algebra behind the grader, in processes that can be killed.
 
-What belongs here: `AlgebraPool`, which starts `algebra_worker.py`, hands pairs of expressions to it and kills it when
-it takes too long. sympy can hold the interpreter lock for minutes inside one big-number operation, so neither a
-thread nor a signal can stop it reliably: only the end of its process does. The worker is a fresh interpreter
+What belongs here: `AlgebraPool`, which starts `algebra_worker.py`, hands pairs of expressions to it and replaces it
+when it took too long. sympy can hold the interpreter lock for minutes inside one big-number operation, so neither a
+thread nor a handled signal can stop it reliably: only the end of its process does. The worker is a fresh interpreter
 (subprocess, never a fork of this possibly threaded process) and speaks length-prefixed JSON over pipes.
 """
 
@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -26,7 +27,8 @@ from typing import Any, Literal, TypeAlias
 
 WORKER = Path(__file__).with_name("algebra_worker.py")
 START_TIMEOUT_S = 60.0
-TIMEOUT_S = 1.5
+TIMEOUT_S = 1.5  # CPU seconds of the worker
+WALL_FACTOR = 4  # wall-clock limit as a multiple of it, for a machine that is busy
 MAX_MESSAGE = 1 << 20
 
 Outcome: TypeAlias = Literal["equal", "different", "unreadable", "timeout"]
@@ -77,8 +79,9 @@ class _Worker:
 
     def ask(self, pairs: Sequence[Pair], timeout_s: float) -> Outcome:
         """Raises _TooSlow or _Died."""
-        body = json.dumps({"pairs": pairs, "limit_s": timeout_s}).encode()
-        deadline = time.monotonic() + timeout_s
+        wall_s = WALL_FACTOR * timeout_s
+        body = json.dumps({"pairs": pairs, "cpu_s": timeout_s, "wall_s": wall_s}).encode()
+        deadline = time.monotonic() + wall_s
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(struct.pack(">I", len(body)) + body)
@@ -118,7 +121,8 @@ class _Worker:
                 raise _TooSlow
             chunk = os.read(descriptor, size - len(data))
             if not chunk:
-                raise _Died
+                self.kill()
+                raise _TooSlow if self._process.returncode == -signal.SIGPROF else _Died
             data += chunk
         return data
 
@@ -127,8 +131,8 @@ class AlgebraPool:
     """Worker processes around math-verify, started at the first use.
 
     `submit` may be called from any thread, `asubmit` from any event loop. A worker that passes its deadline is
-    killed and replaced at once. The deadline counts from the moment a worker takes the pair, so a queue of other
-    pairs does not use it up.
+    killed and replaced at once. The deadline is in CPU seconds of the worker, so neither a queue nor a busy machine
+    uses it up; four times as much wall-clock time is the last resort.
 
     >>> with AlgebraPool() as pool:  # doctest: +SKIP
     ...     pool.submit("\\\\frac{\\\\pi}{4}", "\\\\arctan(1)")
@@ -156,8 +160,8 @@ class AlgebraPool:
             worker.wait_until_ready()
 
     def submit(self, gold: str, pred: str, timeout_s: float | None = None) -> Outcome:
-        """Whether math-verify finds the LaTeX `pred` equal to the LaTeX `gold`. Blocks at most `timeout_s` seconds
-        beyond the start of a worker and the wait for a free one. Raises AlgebraUnavailable."""
+        """Whether math-verify finds the LaTeX `pred` equal to the LaTeX `gold`. Blocks for at most `timeout_s` CPU
+        seconds of a worker, besides its start and the wait for a free one. Raises AlgebraUnavailable."""
         return self.submit_all([(gold, pred)], timeout_s)
 
     async def asubmit(self, gold: str, pred: str, timeout_s: float | None = None) -> Outcome:
@@ -217,18 +221,20 @@ class AlgebraPool:
                 raise RuntimeError("this AlgebraPool is closed")
             worker = self._idle.pop() if self._idle else _Worker()
             self._busy.add(worker)
-        healthy = False
         try:
             yield worker
-            healthy = not worker.ended
+        except BaseException:
+            worker.kill()
+            raise
         finally:
-            if not healthy:
-                worker.kill()
-            with self._lock:
-                self._busy.discard(worker)
-                if healthy and not self._closed:
-                    self._idle.append(worker)
-                elif worker.was_ready and not self._closed:
-                    self._idle.append(_Worker())
-                elif healthy:
-                    worker.kill()
+            self._give_back(worker)
+
+    def _give_back(self, worker: _Worker) -> None:
+        with self._lock:
+            self._busy.discard(worker)
+            if not self._closed and not worker.ended:
+                self._idle.append(worker)
+                return
+            if not self._closed and worker.was_ready:
+                self._idle.append(_Worker())
+        worker.kill()

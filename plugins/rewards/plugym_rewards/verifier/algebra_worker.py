@@ -2,11 +2,12 @@
 
 What belongs here: nothing but this loop. It is started by path, imports no part of plugym, and is the only place
 that imports math-verify. A message is a 4-byte big-endian length and a JSON document:
-request {"pairs": [[gold, pred], ...], "limit_s": seconds}, answer {"outcome": "equal" | "different" | "unreadable"};
-the first message is {"ready": true} or {"missing": "why math-verify cannot be imported"}.
+request {"pairs": [[gold, pred], ...], "cpu_s": seconds, "wall_s": seconds}, answer {"outcome": "equal" |
+"different" | "unreadable"}; the first message is {"ready": true} or {"missing": "why there is no math-verify"}.
 
-The parent enforces the deadline by killing the process. The alarm here only makes sure that a worker whose parent
-died does not compute for ever.
+The deadline is CPU time, so that a busy machine does not change verdicts: SIGPROF ends the process, also in the
+middle of one big-number operation. The parent has a wall-clock limit besides; the alarm here only makes sure that a
+worker whose parent died does not wait or compute for ever.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any, BinaryIO
 
 MEMORY_LIMIT = 2 << 30
 RECURSION_LIMIT = 3_000
+# sympy loads and caches a lot at its first use; that must not count against the first answer.
+WARM_UP = [[r"\frac{\pi}{4}", r"\arctan(1)"], [r"2\sin x\cos x", r"\sin 2x"], [r"\int_0^1 x dx", r"\frac{1}{2}"]]
 
 
 def read_message(stream: BinaryIO) -> dict[str, Any] | None:
@@ -41,12 +44,16 @@ def write_message(stream: BinaryIO, message: dict[str, Any]) -> None:
 
 def outcome_of(pairs: list[list[str]]) -> str:
     """Whether math-verify finds every prediction equal to its gold answer."""
-    from math_verify import parse, verify
+    from math_verify import LatexExtractionConfig, parse, verify
     from math_verify.errors import TimeoutException  # a BaseException
 
     try:
         for gold, pred in pairs:
-            parsed = [parse(f"${text}$", parsing_timeout=None) for text in (gold, pred)]
+            # Only whole LaTeX counts: the other extractors would pick a number out of a text they cannot read.
+            parsed = [
+                parse(f"${text}$", [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)
+                for text in (gold, pred)
+            ]
             if not all(parsed):
                 return "unreadable"
             if not verify(*parsed, timeout_seconds=None):
@@ -68,10 +75,13 @@ def main() -> None:
     except ImportError as problem:
         write_message(answers, {"missing": str(problem)})
         return
+    outcome_of(WARM_UP)
     write_message(answers, {"ready": True})
     while (request := read_message(requests)) is not None:
-        signal.setitimer(signal.ITIMER_REAL, 2 * request["limit_s"] + 1)
+        signal.setitimer(signal.ITIMER_PROF, request["cpu_s"])
+        signal.setitimer(signal.ITIMER_REAL, 2 * request["wall_s"])
         outcome = outcome_of(request["pairs"])
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         write_message(answers, {"outcome": outcome})
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from .exact import PRIME_BOUND, Poly, Ring, TooLarge, Value, number
+from .exact import PRIME_BOUND, Atom, Poly, Power, Ring, TooLarge, Value, number
 from .numeric import differs
 from .structures import Answer, Items, Literal, Matrix, Named, Opaque, Quantity, Relation, Union
 from .units import NEUTRAL, PERCENT, Unit
@@ -84,9 +84,9 @@ class Comparison:
                 return [len(r) for r in gold.rows] == [len(r) for r in pred.rows] and all(
                     self._in_order(g, p) for g, p in zip(gold.rows, pred.rows, strict=True)
                 )
-            case (Literal(), Literal()):
-                return gold == pred
-            case (Opaque(), Opaque()):
+            case Literal(), Literal():
+                return _same_literal(gold, pred)
+            case Opaque(), Opaque():
                 return gold.text == pred.text
         return False
 
@@ -188,15 +188,40 @@ class Comparison:
 
     def _proportional(self, gold: Relation, pred: Relation) -> bool:
         """Whether one equation is a multiple of the other (a positive multiple for an inequality)."""
-        a, b = gold.difference, pred.difference
+        a, b = _without_inverses(gold.difference), _without_inverses(pred.difference)
         if not a or not b or a.keys() != b.keys():
             return not a and not b
         ratios = {a[mono] / b[mono] for mono in a}
         return len(ratios) == 1 and (gold.sign in "=≠" or min(ratios) > 0)
 
 
+def _without_inverses(poly: Poly) -> Poly:
+    """The polynomial times the least powers of its variables that leave no negative exponent: y = 1/x is xy = 1."""
+    least: dict[Atom, Power] = {}
+    for mono in poly:
+        for a, e in mono:
+            if e < 0:
+                least[a] = min(e, least.get(a, 0))
+    if not least:
+        return poly
+    lifted = {}
+    for mono, c in poly.items():
+        powers = dict(mono)
+        for a, e in least.items():
+            powers[a] = powers.get(a, 0) - e
+        lifted[frozenset((a, e) for a, e in powers.items() if e)] = c
+    return lifted
+
+
 def _is_singleton(items: Items) -> bool:
     return items.opener == "⦃" and len(items.parts) == 1
+
+
+def _same_literal(gold: Literal, pred: Literal) -> bool:
+    """Part by part; a.m. or p.m. may be omitted like a unit."""
+    *g, g_half = gold.parts
+    *p, p_half = pred.parts
+    return gold.kind == pred.kind and g == p and (g_half == p_half or (gold.kind == "clock" and "" in (g_half, p_half)))
 
 
 def _brackets_agree(gold: Items, pred: Items) -> bool:

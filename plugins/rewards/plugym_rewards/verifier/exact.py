@@ -12,7 +12,7 @@ milliseconds: a power too big to write out stays a symbolic power of its primes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import gcd, isqrt, lcm
 from typing import Any, NamedTuple, TypeAlias
@@ -320,24 +320,24 @@ class Ring:
         if powers is None:
             return atom(("power", base.key(), exponent.key()))
         out: dict[Atom, Power] = {}
-        for a, v in powers.items():
+        for a, v in powers:
             for mono, c in exponent.num.items():
                 name: Atom = ("pow", a, mono) if mono else a
                 out[name] = out.get(name, 0) + v * c
         return Value(self._reduce(out))
 
-    def _bases(self, base: Value) -> dict[Atom, Power] | None:
+    def _bases(self, base: Value) -> Sequence[tuple[Atom, Power]] | None:
         """base as a product of atoms, where it is one: the prime factors of a positive number, or one variable."""
         b = base.rational()
         if b is not None:
             if b <= 0:
                 return None
             self.spend(len(PRIMES))
-            return {a: v for a, v in prime_powers(b).items()}
+            return tuple(prime_powers(b).items())
         if base.den is UNIT_POLY and len(base.num) == 1:
             ((mono, c),) = base.num.items()
             if c == 1 and len(mono) == 1:
                 ((a, e),) = mono
                 if isinstance(a, str) and a != "i" and e.denominator == 1:
-                    return {a: e}
+                    return ((a, e),)
         return None

@@ -10,77 +10,19 @@ side, an improper mixed number (4 10/3) or a word it does not know make the text
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
-from typing import NamedTuple
 
 from .exact import Ring, TooLarge, Unreadable, Value, atom, number
 from .functions import FUNCTIONS, apply, binomial, exponential
-from .normalize import GREEK
+from .tokens import BRACKETS, LETTERS, ONLY_ALGEBRA, Token, parse_number, repeating_decimal, tokenize
 
 MAX_DEPTH = 40
-MAX_DIGITS = 4_300  # Python's own limit for int(str)
 MAX_SERIES = 200  # terms of a sum or product that is evaluated exactly
-ONLY_ALGEBRA = frozenset(("\\int", "\\iint", "\\oint", "\\lim", "\\prod", "\\sum"))
-CLOSERS = {"(": ")", "[": "]", "{": "}", "⌊": "⌋", "⌈": "⌉"}
 CALLABLE = frozenset("fghFGH")
 
 
 class NeedsAlgebra(Unreadable):
     """Well-known notation that only a computer algebra system evaluates (integrals, limits)."""
-
-
-class Token(NamedTuple):
-    kind: str  # number | repeating | name | command | char
-    text: str
-
-
-_TOKEN = re.compile(
-    r"(?P<repeating>\d*\.\d*\\overline\{\d+\})|(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
-    r"|(?P<command>\\[A-Za-z]+)|(?P<name>[A-Za-z]+)|(?P<char>\S)"
-)
-_REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\{(\d+)\}")
-_NAMES = (*sorted(FUNCTIONS, key=len, reverse=True), "sqrt", "pi")
-_LETTERS = frozenset(GREEK.values())
-
-
-def tokenize(text: str) -> list[Token]:
-    """Split a normalised expression; raises TooLarge for a number of more than 4,300 digits."""
-    tokens: list[Token] = []
-    for match in _TOKEN.finditer(text):
-        kind = match.lastgroup or "char"
-        found = match[0]
-        if kind in ("number", "repeating") and len(found) > MAX_DIGITS:
-            raise TooLarge("a number of more than 4,300 digits")
-        if kind == "name":
-            tokens.extend(_split_name(found))
-        else:
-            tokens.append(Token(kind, found))
-    return tokens
-
-
-def _split_name(run: str) -> list[Token]:
-    """A run of letters: a function name, or up to three variables side by side."""
-    for name in _NAMES:
-        if run == name:
-            return [Token("command", "\\" + name)]
-    if len(run) > 3:
-        for name in _NAMES:
-            if run.startswith(name) and len(name) > 2 and len(run) - len(name) <= 2:
-                return [Token("command", "\\" + name), *(Token("name", c) for c in run[len(name) :])]
-        raise Unreadable(f"the word {run[:40]!r} in an expression")
-    return [Token("name", c) for c in run]
-
-
-def parse_number(text: str, ring: Ring) -> Value:
-    """A decimal number, with an exponent where it has one (3e5)."""
-    mantissa, _, exponent = text.lower().partition("e")
-    value = number(Fraction(mantissa.rstrip(".") or "0"))
-    if not exponent:
-        return value
-    if len(exponent) > 9:
-        raise TooLarge("an exponent of more than nine digits")
-    return ring.times(value, ring.power(number(10), number(int(exponent))))
 
 
 def evaluate(text: str, ring: Ring) -> Value:
@@ -162,8 +104,8 @@ class _Reader:
                 value = self._ring.over(value, self._factor())
             elif self._starts_factor():
                 factor = self._factor()
-                if literal and self._is_literal(start):
-                    raise Unreadable("two numbers side by side")
+                if literal and (self._is_literal(start) or not value.num):
+                    raise Unreadable("two numbers side by side, or a factor 0")
                 value = self._ring.times(value, factor)
             else:
                 return value
@@ -178,7 +120,7 @@ class _Reader:
         if kind == "number" or kind == "repeating":
             raise Unreadable("a number directly after another factor")
         return kind in ("name", "command") or (
-            kind == "char" and (text in "([{⌊⌈" or text in _LETTERS or (text == "|" and not self._bars))
+            kind == "char" and (text in "([{⌊⌈" or text in LETTERS or (text == "|" and not self._bars))
         )
 
     def _factor(self) -> Value:
@@ -234,10 +176,10 @@ class _Reader:
         if kind == "number":
             return self._mixed(text)
         if kind == "repeating":
-            return self._repeating(text)
+            return number(repeating_decimal(text))
         if kind == "command":
             return self._command(text)
-        if kind == "name" or text in _LETTERS:
+        if kind == "name" or text in LETTERS:
             return self._symbol(text)
         if text == "|":
             self._bars += 1
@@ -245,11 +187,11 @@ class _Reader:
             self._bars -= 1
             self._expect("|")
             return apply(self._ring, "abs", value)
-        if text in CLOSERS:
+        if text in BRACKETS:
             bars, self._bars = self._bars, 0
             value = self._expression()
             self._bars = bars
-            self._expect(CLOSERS[text])
+            self._expect(BRACKETS[text])
             rounding = {"⌊": "floor", "⌈": "ceil"}.get(text)
             return apply(self._ring, rounding, value) if rounding else value
         raise Unreadable(f"unexpected {text!r}" if text else "the expression ends too early")
@@ -268,19 +210,10 @@ class _Reader:
             return value
         if not (above.isdigit() and below.isdigit()):
             return value
-        if int(above) >= int(below):
+        if int(above) >= int(below) or not int(text):
             raise Unreadable("an improper mixed number")
         self._at += length
         return self._ring.plus(value, number(Fraction(int(above), int(below))))
-
-    @staticmethod
-    def _repeating(text: str) -> Value:
-        """0.1\\overline{6} = 1/6."""
-        match = _REPEATING.fullmatch(text)
-        assert match is not None
-        whole, fixed, period = match.groups()
-        start = Fraction(int((whole + fixed) or "0"), 10 ** len(fixed))
-        return number(start + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed)))
 
     def _symbol(self, text: str) -> Value:
         if text in self._bound:

@@ -15,6 +15,7 @@ from .exact import UNIT_POLY, Key, Mono, Ring, TooLarge, Unreadable, Value, atom
 from .numeric import sign
 
 MAX_FACTORIAL = 3_000
+MAX_MULTIPLE = 8  # sin(8x) is expanded in sin x and cos x
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
 PI: Mono = frozenset([("π", 1)])
 
@@ -66,7 +67,13 @@ def sine(ring: Ring, x: Value) -> Value:
     known = _sine_of_turn(ring, r) if r is not None else None
     if known is not None:
         return known
-    return ring.negated(opaque("sin", ring.negated(x))) if _is_negative_term(x) else opaque("sin", x)
+    if _is_negative_term(x):
+        return ring.negated(sine(ring, ring.negated(x)))
+    parts = _summands(x)
+    if parts is None:
+        return opaque("sin", x)
+    a, b = parts
+    return ring.plus(ring.times(sine(ring, a), cosine(ring, b)), ring.times(cosine(ring, a), sine(ring, b)))
 
 
 def cosine(ring: Ring, x: Value) -> Value:
@@ -74,7 +81,26 @@ def cosine(ring: Ring, x: Value) -> Value:
     known = _sine_of_turn(ring, r + HALF) if r is not None else None
     if known is not None:
         return known
-    return opaque("cos", ring.negated(x) if _is_negative_term(x) else x)
+    if _is_negative_term(x):
+        return cosine(ring, ring.negated(x))
+    parts = _summands(x)
+    if parts is None:
+        return opaque("cos", x)
+    a, b = parts
+    return ring.minus(ring.times(cosine(ring, a), cosine(ring, b)), ring.times(sine(ring, a), sine(ring, b)))
+
+
+def _summands(x: Value) -> tuple[Value, Value] | None:
+    """An angle as a sum to expand: a+b, or 2a = a+a. None for a single angle, and for a large multiple."""
+    if x.den is not UNIT_POLY:
+        return None
+    (mono, c), *rest = x.num.items()
+    if rest:
+        return Value({mono: c}), Value(dict(rest))
+    if not 1 < c.numerator <= MAX_MULTIPLE:
+        return None
+    one = c / c.numerator
+    return Value({mono: one}), Value({mono: c - one})
 
 
 def _logarithm(name: str, base: Fraction | None) -> Callable[[Ring, Value], Value]:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .exact import UNIT_POLY, Poly, Ring, TooLarge, Unreadable, Value
-from .expr import NeedsAlgebra, evaluate, parse_number
+from .expr import NeedsAlgebra, evaluate
 from .functions import FUNCTIONS
 from .normalize import GREEK
+from .tokens import MAX_DIGITS, is_well_formed, parse_number
 from .units import Unit, loose_unit, split_unit
 
 MAX_ITEMS = 64
@@ -321,7 +322,7 @@ def _join_thousands(text: str) -> str:
 
 
 def _decimal(text: str, ring: Ring) -> Value:
-    if len(text) > 4_300:
+    if len(text) > MAX_DIGITS:
         raise TooLarge("a number of more than 4,300 digits")
     return parse_number(text, ring)
 
@@ -368,6 +369,8 @@ def _quantity(text: str, ring: Ring) -> Answer:
     try:
         value = evaluate(amount, ring)
     except NeedsAlgebra:
+        if not is_well_formed(amount):
+            raise
         return Quantity(None, amount, unit)
     second = (evaluate(loose[0], ring), loose[1]) if loose else None
     return Quantity(value, amount, unit, second)

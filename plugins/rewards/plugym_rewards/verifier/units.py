@@ -87,6 +87,7 @@ _PART = re.compile(r"([a-zμ°%$€£¥]+)\.?(?:\^\{?(-?\d)\}?)?|([/*])|\s+")
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _ONE = r"(?:°[CF]?|%|¤?[A-Za-zμ]+\.?)(?:\^\{?-?\d\}?)?"
 _TAIL = re.compile(rf"(?<=[\d}})\]π°⌋|]) ?({_ONE}(?:(?: ?[/*-] ?| ){_ONE})*)$")
+_TRIGONOMETRY = re.compile(r"sin|cos|tan|cot|sec|csc")
 _LETTERS_ONLY = re.compile(r"[A-Za-z](?:\^\{?-?\d\}?)?(?:[ */][A-Za-z](?:\^\{?-?\d\}?)?)*")
 _LOOSE = re.compile(r"([-+]?\d[\d.,]*) ([mgshLl](?:\^\{?[23]\}?)?)")
 _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,]*\d(?:/\d+)?|[-+]?\d+ \d+/\d+|-?\d*\\frac\{\d+\}\{\d+\}")
@@ -176,6 +177,8 @@ def _split_tail(text: str) -> tuple[str, Unit | None]:
         return text, None  # a product of variables, or loose_unit
     unit = read_unit(name.replace(UNIT_MARK, ""))
     if unit is None or (unit.is_label and not _PLAIN_NUMBER.fullmatch(amount)):
+        return text, None
+    if name[0] == "°" and _TRIGONOMETRY.search(amount):  # the angle of \\sin 30°, not a unit of the whole
         return text, None
     return amount, unit
 

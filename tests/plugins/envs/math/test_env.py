@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from plugym.errors import BadInput, PluginError
 from plugym.message import Action, Message, ToolCall
 from plugym.registry import Registry, UserRegistry, use_registry, validate_settings
-from plugym.task import Check
+from plugym.task import Check, Task
 from plugym_envs.math import MathConfig, MathEnv
 from plugym_envs.math.env import FORMATS, Extract
 
@@ -60,8 +60,12 @@ def test_system_message(system: str | None, roles: list[str]) -> None:
     assert system is None or messages[0].text == system
 
 
+def in_line(env: MathEnv, line: int) -> Task:
+    return next(task for task in env.tasks("all") if task.data["line"] == line)
+
+
 def test_problems_of_a_file_are_asked_for_a_boxed_answer() -> None:
-    task = MathEnv(MathConfig(data=GSM8K)).tasks("all")[1]
+    task = in_line(MathEnv(MathConfig(data=GSM8K)), 2)
     assert task.instruction.startswith("Weng earns $12 an hour")
     assert task.instruction.endswith("\n\nPut the final answer in \\boxed{}.")
     assert task.check == Check("math", {"extract": "boxed"})
@@ -69,7 +73,7 @@ def test_problems_of_a_file_are_asked_for_a_boxed_answer() -> None:
 
 def test_instruction_of_the_users_own() -> None:
     config = MathConfig(data=GSM8K, instruction="Q: {question} {braces} stay. A:", extract="auto")
-    task = MathEnv(config).tasks("all")[1]
+    task = in_line(MathEnv(config), 2)
     assert task.instruction.startswith("Q: Weng earns")
     assert task.instruction.endswith("{braces} stay. A:")
 

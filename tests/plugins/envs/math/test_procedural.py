@@ -30,6 +30,7 @@ def test_splits_share_no_pair_in_either_order(level: int, seed: int) -> None:
     assert len(held_out) == 40 * 5
     assert len(held_out) + len(trained) == len(LEVELS[level].operands) ** 2 * 5
     assert not pairs(held_out) & pairs(trained)
+    assert all(task.data["operands"] == list(operands(task)[:2]) for task in tasks)
 
 
 def test_level_0_is_what_the_demo_counts_on() -> None:

@@ -1,0 +1,255 @@
+"""A stored episode is the episode: exact round trips of every kind of trajectory, score and group, through files."""
+
+import dataclasses
+import gzip
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugym.errors import BadInput, Failure, InfraKind
+from plugym.message import Action, ImagePart, Message, TextPart, ToolCall
+from plugym.reward import Score
+from plugym.store import GroupRecord, GroupWriter, TrajectoryRecord, read_groups
+from plugym.store.fields import from_runs, to_runs
+from plugym.task import Check, Task
+from plugym.trajectory import Group, Purpose, ScoredGroup, StopReason, TokenStream, Trajectory, Turn
+
+# Lone surrogates included: json.loads makes them of a model's "\ud800".
+texts = st.text(st.characters(exclude_categories=()), max_size=8)
+floats = st.floats(allow_nan=True, allow_infinity=True)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | floats | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+objects = st.dictionaries(texts, json_values, max_size=3)
+images = st.builds(ImagePart, st.binary(max_size=20), st.sampled_from(["image/png", "image/jpeg"]))
+calls = st.builds(ToolCall, texts, texts, objects, st.none() | texts, texts)
+call_tuples = st.lists(calls, max_size=2).map(tuple)
+contents = texts | st.lists(st.builds(TextPart, texts) | images, max_size=3).map(tuple)
+roles = st.sampled_from(["system", "user", "assistant", "tool"])
+messages = st.lists(
+    st.builds(Message, roles, contents, texts, call_tuples, st.none() | texts), max_size=3
+).map(tuple)
+actions = st.builds(Action, texts, texts, call_tuples, texts)
+counts = st.integers(0, 5)
+turns = st.builds(
+    Turn, messages, actions, floats, st.none() | texts, counts, st.tuples(counts, counts), counts, counts, floats
+)
+tasks = st.builds(
+    Task,
+    texts,
+    texts,
+    texts,
+    texts,
+    objects,
+    st.none() | texts,
+    st.none() | st.builds(Check, texts, objects),
+    st.none() | floats,
+    st.none() | texts,
+    counts,
+)
+int64 = st.integers(-(2**63), 2**63 - 1)
+float32 = st.floats(width=32, allow_nan=True, allow_infinity=True)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> TokenStream:
+    n = draw(st.integers(0, 8))
+
+    def column(values: st.SearchStrategy[Any], dtype: type) -> Any:
+        return np.array(draw(st.lists(values, min_size=n, max_size=n)), dtype=dtype)
+
+    return TokenStream(
+        ids=column(int64, np.int64),
+        loss_mask=column(st.booleans(), np.bool_),
+        logprobs=column(float32, np.float32),
+        turn_ids=column(st.integers(0, 3), np.int64),
+        policy_versions=column(int64, np.int64),
+        media=draw(st.lists(images, max_size=2).map(tuple)),
+        trainable=draw(st.booleans()),
+    )
+
+
+trajectories = st.builds(
+    Trajectory,
+    id=texts,
+    task=st.none() | tasks,
+    group_id=texts,
+    turns=st.lists(turns, max_size=2).map(tuple),
+    streams=st.lists(streams(), max_size=2).map(tuple),
+    outcome=st.none() | floats,
+    stop_reason=st.sampled_from(StopReason),
+    failure=st.none() | st.builds(Failure, st.sampled_from(InfraKind), texts, texts),
+    counts=st.dictionaries(texts, floats, max_size=2),
+    closing=messages,
+    level=st.sampled_from(["tokens", "logprobs", "text"]),
+)
+plain_scores = st.builds(
+    Score,
+    value=st.none() | floats,
+    correct=st.none() | st.booleans(),
+    parts=st.dictionaries(texts, floats, max_size=2),
+    steps=st.none() | st.lists(floats, max_size=2).map(tuple),
+    votes=st.none() | st.lists(st.lists(st.none() | floats, max_size=2).map(tuple), max_size=2).map(tuple),
+    evidence=st.lists(trajectories, max_size=1).map(tuple),
+    why=texts,
+)
+scores = st.builds(
+    lambda score, sources: dataclasses.replace(score, sources=sources),
+    plain_scores,
+    st.dictionaries(texts, plain_scores, max_size=1),
+)
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> ScoredGroup:
+    members = tuple(draw(st.lists(trajectories, max_size=2)))
+    group = Group(draw(texts), draw(st.none() | tasks), members, draw(texts), draw(st.sampled_from(Purpose)))
+    return ScoredGroup(group, tuple(draw(scores) for _ in members))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equality that goes into arrays, takes NaN as equal to NaN, and insists on types."""
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if dataclasses.is_dataclass(a):
+        return type(a) is type(b) and all(
+            same(getattr(a, field.name), getattr(b, field.name)) for field in dataclasses.fields(a)
+        )
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, float) and math.isnan(a):
+        return isinstance(b, float) and math.isnan(b)
+    return type(a) is type(b) and a == b
+
+
+@settings(max_examples=60, deadline=None)
+@given(trajectories)
+def test_trajectory_round_trip(trajectory: Trajectory) -> None:
+    data = json.dumps(TrajectoryRecord.from_trajectory(trajectory).model_dump(by_alias=True))
+    assert same(TrajectoryRecord.model_validate(json.loads(data)).to_trajectory(), trajectory)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(groups(), max_size=2))
+def test_groups_come_back_from_a_file(tmp_path_factory: pytest.TempPathFactory, written: list[ScoredGroup]) -> None:
+    path = tmp_path_factory.mktemp("groups") / "step-000001.jsonl.gz"
+    writer = GroupWriter(path)
+    for group in written:
+        writer.write(group)
+    assert not path.exists()
+    writer.commit()
+    assert same(list(read_groups(path)), written)
+
+
+@given(st.lists(st.integers(-3, 3)))
+def test_runs_are_shortest_and_exact(values: list[int]) -> None:
+    runs = to_runs(np.array(values, dtype=np.int64))
+    assert from_runs(runs).tolist() == values
+    assert all(a[0] != b[0] for a, b in zip(runs, runs[1:], strict=False))
+
+
+def one_group(task: Task | None = None, **kwargs: Any) -> ScoredGroup:
+    trajectory = Trajectory("t", task, "g", **kwargs)
+    return ScoredGroup(Group("g", task, (trajectory,)), (Score(1.0, correct=True),))
+
+
+def write(path: Path, *written: ScoredGroup) -> bytes:
+    writer = GroupWriter(path)
+    for group in written:
+        writer.write(group)
+    writer.commit()
+    return path.read_bytes()
+
+
+def test_equal_groups_make_equal_files(tmp_path: Path) -> None:
+    assert write(tmp_path / "a.gz", one_group()) == write(tmp_path / "b.gz", one_group())
+
+
+def test_a_line_is_readable_json_and_names_its_schema(tmp_path: Path) -> None:
+    write(tmp_path / "a.gz", one_group(Task("math/é", answer="7")))
+    line = gzip.decompress((tmp_path / "a.gz").read_bytes()).decode()
+    assert "math/é" in line
+    assert json.loads(line)["schema"] == 1
+    assert json.loads(line)["trajectories"][0]["schema"] == 1
+
+
+def test_an_image_in_many_streams_is_stored_once() -> None:
+    image = ImagePart(b"\x89PNG" + b"x" * 100)
+    empty = np.zeros(0, dtype=np.int64)
+    stream = TokenStream(empty, empty.astype(bool), empty.astype(np.float32), empty, empty, media=(image, image))
+    turn = Turn((Message("user", (TextPart("look"), image)),), Action.of("ok"))
+    trajectory = Trajectory("t", None, "g", turns=(turn,), streams=(stream, stream))
+    record = TrajectoryRecord.from_trajectory(trajectory)
+    assert len(record.images) == 1
+    assert same(record.to_trajectory(), trajectory)
+
+
+def test_numpy_numbers_and_tuples_in_a_task_become_json() -> None:
+    task = Task("t", data={"size": np.int64(3), "share": np.float32(0.5), "pair": (1, 2)})
+    restored = TrajectoryRecord.from_trajectory(Trajectory("t", task, "g")).to_trajectory().task
+    assert restored == Task("t", data={"size": 3, "share": 0.5, "pair": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [({"blob": b"x"}, "bytes has no JSON form"), ({"deep": [{1: "a"}]}, "expected text, got int")],
+)
+def test_a_task_without_a_json_form_is_refused_by_name(tmp_path: Path, data: dict[str, Any], message: str) -> None:
+    writer = GroupWriter(tmp_path / "a.gz")
+    with pytest.raises(TypeError, match=rf"task 'bad' cannot be stored: data: .*{message}"):
+        writer.write(one_group(Task("bad", data=data)))
+    writer.write(one_group())
+    writer.commit()
+    assert len(list(read_groups(tmp_path / "a.gz"))) == 1
+
+
+def valid_line() -> dict[str, Any]:
+    data: dict[str, Any] = GroupRecord.from_group(one_group()).model_dump(mode="json", by_alias=True)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 2}, "schema 2, this version of plugym reads 1"),
+        ({"scores": []}, "0 scores for 1 trajectories"),
+        ({"id": 3}, "id: .*expected text, got int"),
+        ({"surprise": 1}, "surprise: Extra inputs"),
+    ],
+)
+def test_a_bad_line_is_named_by_number(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    lines = [json.dumps(valid_line()), json.dumps(valid_line() | change)]
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    with pytest.raises(BadInput, match=rf"a\.jsonl\.gz:2: .*{message}"):
+        list(read_groups(path))
+
+
+def test_a_missing_image_is_a_bad_line(tmp_path: Path) -> None:
+    line = valid_line()
+    line["trajectories"][0]["closing"] = [
+        {"role": "user", "content": [{"image": "0"}], "reasoning": "", "tool_calls": [], "tool_call_id": None}
+    ]
+    (tmp_path / "a.gz").write_bytes(gzip.compress(json.dumps(line).encode()))
+    with pytest.raises(BadInput, match="KeyError: '0'"):
+        list(read_groups(tmp_path / "a.gz"))
+
+
+def test_a_cut_file_and_a_file_that_is_no_gzip_are_bad_input(tmp_path: Path) -> None:
+    whole = write(tmp_path / "a.gz", one_group())
+    (tmp_path / "cut.gz").write_bytes(whole[:-12])
+    (tmp_path / "plain.gz").write_text("{}")
+    for name in ("cut.gz", "plain.gz"):
+        with pytest.raises(BadInput, match=f"cannot read .*{name}"):
+            list(read_groups(tmp_path / name))

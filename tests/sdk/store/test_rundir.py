@@ -1,0 +1,180 @@
+"""The run directory keeps what it is given: no run is written over, no half-written file is ever seen as whole."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugym.config import Layers, RunSpec
+from plugym.errors import BadInput
+from plugym.store import RunDir, atomic
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir.create(tmp_path / "runs", "demo")
+
+
+def spec() -> RunSpec:
+    layers = Layers()
+    layers.add({"env": {"name": "math", "level": 2}, "reward": ["verifier", "short=brief:0.2"], "algo": "grpo"}, "test")
+    return layers.spec()
+
+
+def test_a_taken_name_gets_a_number_and_the_earlier_run_is_untouched(tmp_path: Path, run: RunDir) -> None:
+    (run.path / "config.toml").write_text("first")
+    names = [RunDir.create(tmp_path / "runs", "demo").path.name for _ in range(2)]
+    assert names == ["demo-2", "demo-3"]
+    assert (run.path / "config.toml").read_text() == "first"
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", ".hidden", "-x", "a\n"])
+def test_a_name_that_is_no_folder_name_is_refused_and_nothing_is_made(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadInput, match="not a plain folder name"):
+        RunDir.create(tmp_path / "runs", name)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_place_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="cannot make a run directory in .*file"):
+        RunDir.create(tmp_path / "file", "demo")
+
+
+def test_open_wants_a_run(tmp_path: Path, run: RunDir) -> None:
+    with pytest.raises(BadInput, match=r"is not a run directory: it has no config\.toml"):
+        RunDir.open(tmp_path)
+    run.write_spec(spec())
+    assert RunDir.open(run.path) == run
+
+
+def test_the_spec_comes_back(run: RunDir) -> None:
+    run.write_spec(spec())
+    assert run.read_spec() == spec()
+
+
+def test_attempts_are_numbered_and_leftovers_removed(run: RunDir) -> None:
+    assert run.begin_attempt() == (1, run.path / "logs" / "attempt-1.log")
+    half = atomic.unfinished(run.path / "checkpoints" / "step-000003")
+    half.mkdir(parents=True)
+    (half / "model.bin").touch()
+    run.write_groups(1)  # never committed
+    assert run.begin_attempt()[0] == 2
+    assert not half.exists()
+    assert list((run.path / "trajectories").iterdir()) == []
+    assert run.log_path(1).exists()
+
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8).filter(lambda name: name != "step")
+rows = st.lists(st.dictionaries(names, st.floats(), max_size=3), min_size=1, max_size=4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=rows, cut=st.integers(1, 200))
+def test_metrics_come_back_and_a_cut_last_line_is_left_out_and_named(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, float]], cut: int
+) -> None:
+    run = RunDir(tmp_path_factory.mktemp("run"))
+    for step, row in enumerate(rows, 1):
+        run.append_metrics(step, row)
+    expected = [
+        {"step": step} | {name: value if math.isfinite(value) else None for name, value in row.items()}
+        for step, row in enumerate(rows, 1)
+    ]
+
+    def stored() -> list[dict[str, float | None]]:
+        return [{k: None if math.isnan(v) else v for k, v in row.items()} for row in run.read_metrics().rows]
+
+    assert stored() == expected
+    assert run.read_metrics().warning == ""
+    whole = run.metrics_path.read_bytes()
+    last_line = len(whole.splitlines()[-1]) if b"\n" in whole[:-1] else len(whole) - 1
+    run.metrics_path.write_bytes(whole[: -min(cut, last_line)])
+    assert stored() == expected[:-1]
+    assert "the last line is cut and left out" in run.read_metrics().warning
+    run.append_metrics(len(rows), rows[-1])
+    assert stored() == expected
+    assert run.metrics_path.read_bytes() == whole
+
+
+def test_metrics_of_a_run_that_has_none_yet(run: RunDir) -> None:
+    assert run.read_metrics().rows == ()
+
+
+@pytest.mark.parametrize("bad", ["{", "[]", "3"])
+def test_a_broken_line_in_the_middle_is_bad_input(run: RunDir, bad: str) -> None:
+    run.metrics_path.write_text(f'{{"step": 1}}\n{bad}\n{{"step": 3}}\n')
+    with pytest.raises(BadInput, match=r"metrics\.jsonl:2: not a row of metrics"):
+        run.read_metrics()
+
+
+def save(run: RunDir, step: int, text: str = "weights") -> None:
+    with run.checkpoint(step) as folder:
+        (folder / "optimizer").mkdir()
+        (folder / "optimizer" / "state").write_text(text)
+
+
+def test_latest_checkpoint_is_the_newest_complete_one(run: RunDir) -> None:
+    assert run.latest_checkpoint() is None
+    save(run, 50)
+    save(run, 1_000_000)
+    save(run, 100)
+    with pytest.raises(RuntimeError, match="disk full"), run.checkpoint(2_000_000) as folder:
+        (folder / "model").write_text("half")
+        raise RuntimeError("disk full")
+    assert list(run.checkpoints()) == [50, 100, 1_000_000]
+    assert run.latest_checkpoint() == run.path / "checkpoints" / "step-1000000"
+    assert not [path for path in (run.path / "checkpoints").iterdir() if path.name.startswith(".")]
+
+
+def test_a_checkpoint_is_invisible_until_it_is_complete(run: RunDir) -> None:
+    with run.checkpoint(7):
+        assert run.checkpoints() == {}
+    assert list(run.checkpoints()) == [7]
+
+
+def test_saving_a_step_again_replaces_it_whole(run: RunDir) -> None:
+    save(run, 7, "old")
+    (run.checkpoints()[7] / "stale").touch()
+    save(run, 7, "new")
+    files = [path.name for path in run.checkpoints()[7].rglob("*") if path.is_file()]
+    assert files == ["state"]
+    assert (run.checkpoints()[7] / "optimizer" / "state").read_text() == "new"
+
+
+def test_pruning_keeps_the_newest(run: RunDir) -> None:
+    for step in (1, 2, 3, 4):
+        save(run, step)
+    assert [path.name for path in run.prune_checkpoints(2)] == ["step-000001", "step-000002"]
+    assert list(run.checkpoints()) == [3, 4]
+    assert run.prune_checkpoints(2) == []
+    with pytest.raises(ValueError, match="at least 1"):
+        run.prune_checkpoints(0)
+
+
+def test_a_killed_process_leaves_only_complete_checkpoints(run: RunDir) -> None:
+    code = f"""
+        from pathlib import Path
+        from plugym.store import RunDir
+        run = RunDir(Path({str(run.path)!r}))
+        with run.checkpoint(1) as folder:
+            (folder / "model").write_text("whole")
+        with run.checkpoint(2) as folder:
+            (folder / "model").write_text("half")
+            print("saving", flush=True)
+            import time; time.sleep(60)
+    """
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        os.kill(process.pid, signal.SIGKILL)
+    assert list(run.checkpoints()) == [1]
+    run.begin_attempt()
+    assert os.listdir(run.path / "checkpoints") == ["step-000001"]
