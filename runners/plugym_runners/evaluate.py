@@ -29,9 +29,7 @@ class EvalResult:
         return self.metrics.get("eval/avg@k")
 
 
-async def evaluate(
-    driver: RolloutDriver, reward: RewardProvider, tasks: Taskset, settings: EvalSettings
-) -> EvalResult:
+async def evaluate(driver: RolloutDriver, reward: RewardProvider, tasks: Taskset, settings: EvalSettings) -> EvalResult:
     """Play `n` episodes of at most `n_tasks` tasks, each task exactly once, and score them."""
     sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p)
     scoring = []

@@ -202,7 +202,13 @@ def flatten(trajectories: Sequence[Trajectory], arrays: Sequence[Sequence[FloatA
 
 
 def unflatten(trajectories: Sequence[Trajectory], flat: FloatArray) -> list[tuple[FloatArray, ...]]:
-    """The inverse of `flatten`: per-stream arrays aligned to tokens, 0 where not trained."""
+    """The inverse of `flatten`: per-stream arrays aligned to tokens, 0 where not trained.
+
+    Raises `ValueError` when `flat` has not one number per trained token.
+    """
+    trained = sum(trajectory.trained_tokens for trajectory in trajectories)
+    if len(flat) != trained:
+        raise ValueError(f"{len(flat)} numbers for {trained} trained tokens")
     out: list[tuple[FloatArray, ...]] = []
     start = 0
     for trajectory in trajectories:
@@ -256,10 +262,13 @@ def collate(
     """Trajectories, their advantages and freshly computed log-probs (flat, with gradient) to a `TokenBatch`.
 
     Old log-probs are taken from `aux`; where it has none, the update is exactly on-policy and they are `logp` itself,
-    detached. Raises `ValueError` on a trajectory with a stream that cannot be trained on.
+    detached. Raises `ValueError` on a trajectory with a stream that cannot be trained on, and on advantages that are
+    not those of the trajectories, in their order.
     """
     import torch
 
+    if [trajectory.id for trajectory in trajectories] != [advantage.trajectory_id for advantage in advantages]:
+        raise ValueError("advantages are not one for each trajectory in the same order")
     for trajectory in trajectories:
         if not all(stream.trainable for stream in trajectory.streams):
             raise ValueError(f"trajectory {trajectory.id} has a stream without token ids: it cannot be trained on")

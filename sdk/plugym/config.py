@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from plugym.errors import BadInput
 
@@ -56,7 +56,7 @@ class RewardEntry(Section):
     """One part of the reward: the plugin behind a label, its weight and settings."""
 
     plugin: str
-    weight: float = 1.0
+    weight: float = Field(1.0, allow_inf_nan=False)
     settings: Settings = Field(default_factory=dict)
 
 
@@ -109,6 +109,11 @@ class RunSettings(Section):
     threads: int = Field(0, ge=0, description="torch threads, 0 = physical cores")
     hooks: list[str] = Field(default_factory=lambda: ["console", "store", "tensorboard"])
 
+    @field_validator("hooks", mode="before")
+    @classmethod
+    def _one_is_a_list_of_one(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
 
 class RunSpec(Section):
     """A whole run: one environment, one reward, one algorithm, a model, and how they are run."""
@@ -145,22 +150,34 @@ class Layers:
     origin: dict[str, str] = field(default_factory=dict)
 
     def add(self, layer: Mapping[str, Any], origin: str) -> None:
-        """Merge a layer over the earlier ones."""
-        normal = _normalise(layer, origin)
+        """Merge a layer over the earlier ones. Raises `BadInput` where a plugin or reward is given in no known form."""
+        normal = _top_level(layer, origin)
         if "reward" in layer and not isinstance(layer["reward"], Mapping):
             self._replace_reward(normal)
         for key in PLUGIN_KEYS:
             chosen = normal.get(key, {}).get("name")
             if chosen is not None and chosen != self.merged.get(key, {}).get("name", chosen):
-                self.merged[key] = {}  # another plugin: the earlier one's settings mean nothing to it
+                self._drop(key)  # another plugin: the earlier one's settings mean nothing to it
         _merge(self.merged, normal)
         for key, _ in _walk(normal):
             self.origin[key] = origin
 
     def _replace_reward(self, normal: Settings) -> None:
-        """A layer that names rewards replaces the choice but keeps earlier settings of labels it names again."""
-        earlier = self.merged.get("reward", {})
-        self.merged["reward"] = {label: earlier[label] for label in normal["reward"] if label in earlier}
+        """A layer that names rewards replaces the choice but keeps the settings of labels it gives to the same
+        plugin."""
+        for label, entry in list(self.merged.get("reward", {}).items()):
+            if entry.get("plugin") != normal["reward"].get(label, {}).get("plugin"):
+                self._drop(f"reward.{label}")
+
+    def _drop(self, key: str) -> None:
+        """Forget a table and where its values came from."""
+        *path, last = key.split(".")
+        table = self.merged
+        for part in path:
+            table = table[part]
+        table.pop(last, None)
+        for known in [known for known in self.origin if known.startswith(f"{key}.")]:
+            del self.origin[known]
 
     def spec(self) -> RunSpec:
         """The validated spec. Raises `BadInput` with one line that lists the valid keys."""
@@ -224,19 +241,28 @@ def parse_reward(text: str) -> tuple[str, Settings]:
     return match["label"] or plugin.partition("@")[0], entry
 
 
-def _normalise(layer: Mapping[str, Any], origin: str) -> Settings:
+def _top_level(layer: Mapping[str, Any], origin: str) -> Settings:
     """Short forms to the full shape: `env = "math"`, `reward = ["verifier", "judge:0.2"]`, `null`."""
-    out: Settings = {}
-    for key, value in layer.items():
-        if key in PLUGIN_KEYS and isinstance(value, str):
-            out[key] = {"name": value}
-        elif key == "reward" and isinstance(value, str | list):
-            out[key] = _reward_table([value] if isinstance(value, str) else value, origin)
-        elif isinstance(value, Mapping):
-            out[key] = _normalise(value, origin)
-        else:
-            out[key] = None if value == "null" else value
+    out = _without_nulls(layer)
+    for key in PLUGIN_KEYS:
+        if isinstance(out.get(key), str):
+            out[key] = {"name": out[key]}
+        elif not isinstance(out.get(key, {}), dict):
+            raise BadInput(f"{key} ({origin}): choose exactly one by its name, got {out[key]!r}")
+    reward = out.get("reward", {})
+    if isinstance(reward, str | list):
+        out["reward"] = _reward_table([reward] if isinstance(reward, str) else reward, origin)
+    elif not (isinstance(reward, dict) and all(isinstance(entry, dict) for entry in reward.values())):
+        raise BadInput(f"reward ({origin}): expected a name, a list of names or a table for each label, got {reward!r}")
     return out
+
+
+def _without_nulls(layer: Mapping[str, Any]) -> Settings:
+    """A copy in which the string `null` is None."""
+    return {
+        key: _without_nulls(value) if isinstance(value, Mapping) else None if value == "null" else value
+        for key, value in layer.items()
+    }
 
 
 def _reward_table(entries: Sequence[Any], origin: str) -> Settings:
@@ -337,7 +363,7 @@ def environment_layer(environ: Mapping[str, str] | None = None) -> Settings:
         if not name.startswith("PLUGYM_") or name in _RESERVED_ENVIRONMENT:
             continue
         key = name.removeprefix("PLUGYM_").lower().replace("__", ".")
-        key = ALIASES.get(key, key)
+        key = ALIASES.get(key.replace("_", "-"), key)
         if key.partition(".")[0] not in RunSpec.model_fields:
             valid = ", ".join(f"PLUGYM_{field.upper()}" for field in RunSpec.model_fields)
             raise BadInput(f"environment variable {name} fits no setting; they start with one of: {valid}")

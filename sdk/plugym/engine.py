@@ -125,6 +125,10 @@ class Engine(ABC):
     def __init__(self, config: BaseModel) -> None:
         self.config = config
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
+        """Itself: an engine is a connection or a model in memory. Gymnasium copies the arguments of `make`."""
+        return self
+
     @property
     @abstractmethod
     def capabilities(self) -> Capabilities:

@@ -66,6 +66,8 @@ class AgentEnv(gymnasium.Env[Observation, Action], ABC):
     Config: ClassVar[type[BaseModel]] = EnvConfig
     isolation: Isolation = "thread"
     metadata = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it as an instance variable
+    picked_task: Task | None = None
+    """The task of the running episode; `pick_task` sets it, and the gymnasium wrapper scores against it."""
 
     def __init__(self, config: BaseModel | None = None) -> None:
         self.config = config if config is not None else self.Config()
@@ -94,10 +96,12 @@ class AgentEnv(gymnasium.Env[Observation, Action], ABC):
         """The task given in `options`, or one drawn with this episode's random generator."""
         if options and "task" in options:
             task: Task = options["task"]
-            return task
-        tasks = self.tasks("train")
-        size = len(tasks) if tasks.finite else 2**31
-        return tasks[int(self.np_random.integers(size))]
+        else:
+            tasks = self.tasks("train")
+            size = len(tasks) if tasks.finite else 2**31
+            task = tasks[int(self.np_random.integers(size))]
+        self.picked_task = task
+        return task
 
 
 class AsyncAgentEnv(ABC):

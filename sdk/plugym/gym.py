@@ -7,6 +7,7 @@ episode: the wrapper builds the trajectory of the episode and asks the provider,
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Coroutine, Mapping
 from typing import Any, SupportsFloat, TypeVar
@@ -15,7 +16,7 @@ import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
 from plugym.engine import Engine
-from plugym.env import AgentEnv, AsyncAgentEnv, EnvConfig, Observation, StepResult
+from plugym.env import AgentEnv, AsyncAgentEnv, Observation, StepResult
 from plugym.errors import BadInput, RewardError
 from plugym.message import Action
 from plugym.registry import registry
@@ -26,38 +27,40 @@ from plugym.trajectory import Group, StopReason, TokenStream, Trajectory, Turn, 
 T = TypeVar("T")
 
 
-def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end from synchronous code, on a loop of its own, also where a loop is running already."""
-    result: list[T] = []
-    failure: list[BaseException] = []
+class LoopThread:
+    """An event loop on a thread of its own, for synchronous code that needs coroutines, also where a loop is running
+    already. One object keeps one loop for all its calls, because connections belong to the loop that made them."""
 
-    def target() -> None:
-        try:
-            result.append(asyncio.run(coroutine))
-        except BaseException as error:  # raised again in the caller's thread
-            failure.append(error)
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="plugym-loop", daemon=True)
+        self._thread.start()
 
-    thread = threading.Thread(target=target, name="plugym-run-sync")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return result[0]
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result; its exception is raised here."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def close(self) -> None:
+        """Stop the loop and its thread. Idempotent."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
 
 class SyncEnv(AgentEnv):
-    """An asynchronous environment as a gymnasium one. All its coroutines run on one loop in one thread, because its
-    connections belong to the loop that made them."""
+    """An asynchronous environment as a gymnasium one."""
 
     def __init__(self, env: AsyncAgentEnv) -> None:
         self._env = env
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="plugym-sync-env", daemon=True)
-        self._thread.start()
+        self._thread: LoopThread | None = LoopThread()
         super().__init__(env.config)
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        if self._thread is None:
+            coroutine.close()
+            raise RuntimeError("the environment is closed")
+        return self._thread.run(coroutine)
 
     def tasks(self, split: str) -> Taskset:
         return self._env.tasks(split)
@@ -67,32 +70,45 @@ class SyncEnv(AgentEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
-        return self._wait(self._env.reset(seed=seed, options={"task": self.pick_task(options)}))
+        return self._wait(self._env.reset(seed=seed, options={**(options or {}), "task": self.pick_task(options)}))
 
     def step(self, action: Action) -> StepResult:
         return self._wait(self._env.step(action))
 
     def close(self) -> None:
-        if self._loop.is_running():
-            self._wait(self._env.close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            try:
+                thread.run(self._env.close())
+            finally:
+                thread.close()
 
 
 class RewardWrapper(gymnasium.Wrapper[Observation, Action, Observation, Action], RecordConstructorArgs):
     """Replaces the environment's reward by a provider's score, given on the last step of the episode.
 
-    An episode that cannot be scored raises `RewardError`: a training loop must not take it for a reward of 0.
+    `reward` is the name of a reward plugin with its settings, or a provider (then the environment's spec cannot be
+    written as JSON). An episode that cannot be scored raises `RewardError`: a training loop must not take it for a
+    reward of 0.
     """
 
     def __init__(
-        self, env: gymnasium.Env[Observation, Action], provider: RewardProvider, engine: Engine | None = None
+        self,
+        env: gymnasium.Env[Observation, Action],
+        reward: str | RewardProvider,
+        reward_settings: Mapping[str, Any] | None = None,
+        engine: Engine | None = None,
     ) -> None:
-        RecordConstructorArgs.__init__(self, provider=provider, engine=engine)
+        RecordConstructorArgs.__init__(
+            self, _disable_deepcopy=True, reward=reward, reward_settings=reward_settings, engine=engine
+        )
         gymnasium.Wrapper.__init__(self, env)
-        self._provider = provider
+        self._provider: RewardProvider = (
+            registry().create("rewards", reward, reward_settings or {}) if isinstance(reward, str) else reward
+        )
+        self._name = reward if isinstance(reward, str) else type(reward).__name__
         self._engines: Mapping[str, Engine] = {"judge": engine} if engine is not None else {}
-        self._opened = False
+        self._thread: LoopThread | None = None
         self._turns: list[Turn] = []
         self._new: Observation = ()
         self._task: Task | None = None
@@ -100,7 +116,7 @@ class RewardWrapper(gymnasium.Wrapper[Observation, Action, Observation, Action],
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         observation, info = self.env.reset(seed=seed, options=options)
         self._turns, self._new = [], observation
-        self._task = (options or {}).get("task") or getattr(self.env.unwrapped, "task", None)
+        self._task = (options or {}).get("task") or getattr(self.env.unwrapped, "picked_task", None)
         return observation, info
 
     def step(self, action: Action) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -118,12 +134,15 @@ class RewardWrapper(gymnasium.Wrapper[Observation, Action, Observation, Action],
         self._new = observation
         if not (terminated or truncated):
             return observation, 0.0, terminated, truncated, info
-        return observation, run_sync(self._score(truncated, info)), terminated, truncated, info
+        return observation, self._scored(terminated, info), terminated, truncated, info
 
-    async def _score(self, truncated: bool, info: Mapping[str, Any]) -> float:
-        if not self._opened:
-            await self._provider.open(RewardContext(engines=self._engines))
-            self._opened = True
+    def _scored(self, terminated: bool, info: Mapping[str, Any]) -> float:
+        if self._thread is None:
+            self._thread = LoopThread()
+            self._thread.run(self._provider.open(RewardContext(engines=self._engines)))
+        return self._thread.run(self._score(terminated, info))
+
+    async def _score(self, terminated: bool, info: Mapping[str, Any]) -> float:
         trajectory = Trajectory(
             id="gym/0",
             task=self._task,
@@ -131,19 +150,23 @@ class RewardWrapper(gymnasium.Wrapper[Observation, Action, Observation, Action],
             turns=tuple(self._turns),
             streams=(_no_tokens(),),
             outcome=info.get("outcome"),
-            stop_reason=StopReason.ENV_TRUNCATED if truncated else StopReason.ENV_DONE,
+            stop_reason=StopReason.ENV_DONE if terminated else StopReason.ENV_TRUNCATED,
             closing=self._new,
             level="text",
         )
         group = Group("gym", self._task, (trajectory,), source="gymnasium")
-        name = type(self._provider).__name__
-        score = check_scores(name, self._provider, group, await self._provider.score(group))[0]
+        score = check_scores(self._name, self._provider, group, await self._provider.score(group))[0]
         if score.value is None:
-            raise RewardError(f"{name} could not score the episode: {score.why}")
+            raise RewardError(f"{self._name} could not score the episode: {score.why}")
         return score.value
 
     def close(self) -> None:
-        run_sync(self._provider.close())
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            try:
+                thread.run(self._provider.close())
+            finally:
+                thread.close()
         super().close()
 
 
@@ -169,16 +192,16 @@ def make_env(
         raise BadInput(f"environment {plugin!r} is not an AgentEnv or AsyncAgentEnv")
     if reward is None:
         return env
-    return RewardWrapper(env, registry().create("rewards", reward, reward_settings or {}), engine)
+    return RewardWrapper(env, reward, reward_settings, engine)
 
 
 def gym_id(name: str) -> str:
     """The gymnasium id of a plugin name.
 
-    >>> gym_id("math"), gym_id("my_shop-game")
-    ('plugym/Math-v0', 'plugym/MyShopGame-v0')
+    >>> gym_id("math"), gym_id("my_shop-game"), gym_id("tic.tac toe")
+    ('plugym/Math-v0', 'plugym/MyShopGame-v0', 'plugym/TicTacToe-v0')
     """
-    words = name.replace("-", "_").split("_")
+    words = re.split(r"[\W_]+", name)  # an entry point may have any name, a gymnasium id may not
     return f"plugym/{''.join(word[:1].upper() + word[1:] for word in words)}-v0"
 
 
@@ -192,4 +215,4 @@ def register_envs() -> None:
             )
 
 
-__all__ = ["EnvConfig", "RewardWrapper", "SyncEnv", "gym_id", "make_env", "register_envs", "run_sync"]
+__all__ = ["LoopThread", "RewardWrapper", "SyncEnv", "gym_id", "make_env", "register_envs"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pluggy
 
+from plugym.errors import PluginError
 from plugym.trajectory import ScoredGroup
 
 hookspec = pluggy.HookspecMarker("plugym")
@@ -61,7 +62,10 @@ class Hooks:
         self._manager = pluggy.PluginManager("plugym")
         self._manager.add_hookspecs(RunSpecs)
         for name, plugin in plugins.items():
-            self._manager.register(plugin, name=name)
+            try:
+                self._manager.register(plugin, name=name)
+            except pluggy.PluginValidationError as error:
+                raise PluginError(f"hook {name!r} is broken: {' '.join(str(error).split())}") from error
         self.switched_off: dict[str, str] = {}
 
     def call(self, hook: str, **arguments: Any) -> None:

@@ -85,11 +85,30 @@ class UserRegistry:
             raise PluginError(
                 f"{path}: unknown section {sorted(unknown)[0]!r}; valid: {', '.join(KINDS)}, allow, deny, pins"
             )
-        local = {kind: dict(data[kind]) for kind in KINDS if kind in data}
-        return cls(local, tuple(data.get("allow", ())), tuple(data.get("deny", ())), dict(data.get("pins", {})))
+        tables = {name: _strings(path, name, data[name], dict) for name in (*KINDS, "pins") if name in data}
+        lists = {name: tuple(_strings(path, name, data[name], list)) for name in ("allow", "deny") if name in data}
+        return cls(pins=tables.pop("pins", {}), local=tables, **lists)
 
     def admits(self, dist: str) -> bool:
-        return dist not in self.deny and (not self.allow or dist in self.allow or dist in ("plugym", "local"))
+        """Whether plugins of this distribution may be imported. Names are compared as pip does."""
+        name = _canonical(dist)
+        if name in map(_canonical, self.deny):
+            return False
+        return not self.allow or name in map(_canonical, (*self.allow, "plugym", "local"))
+
+    def pin(self, dist: str) -> str | None:
+        """The version that this distribution must have."""
+        return {_canonical(name): version for name, version in self.pins.items()}.get(_canonical(dist))
+
+
+def _strings(path: Path, name: str, value: Any, shape: type[Any]) -> Any:
+    """A table or list of strings, as read; a slip here must not quietly admit a plugin."""
+    if not isinstance(value, shape):
+        raise PluginError(f"{path}: {name} must be a {'table' if shape is dict else 'list of names'}, got {value!r}")
+    values: list[Any] = list(value.values()) if isinstance(value, dict) else list(value)
+    if not all(isinstance(item, str) for item in values):
+        raise PluginError(f"{path}: {name} must hold strings only, got {value!r}")
+    return value
 
 
 class Registry:
@@ -129,13 +148,16 @@ class Registry:
             claims = [info for info in claims if _canonical(info.dist) == _canonical(dist)]
         if not claims:
             raise PluginError(self._unknown(kind, name))
-        if len(claims) > 1:
-            names = " and ".join(f"{info.name}@{info.dist}" for info in claims)
-            raise PluginError(f"two plugins are called {bare!r} ({SINGULAR[kind]}): choose {names}")
-        info = claims[0]
-        if not self.user.admits(info.dist):
-            raise PluginError(f"{SINGULAR[kind]} {bare!r} comes from {info.dist!r}, which registry.toml does not allow")
-        pin = self.user.pins.get(info.dist)
+        admitted = [info for info in claims if self.user.admits(info.dist)]
+        if not admitted:
+            raise PluginError(
+                f"{SINGULAR[kind]} {bare!r} comes from {claims[0].dist!r}, which registry.toml does not allow"
+            )
+        if len(admitted) > 1:
+            names = " or ".join(f"{info.name}@{info.dist}" for info in admitted)
+            raise PluginError(f"{len(admitted)} plugins are called {bare!r} ({SINGULAR[kind]}): choose {names}")
+        info = admitted[0]
+        pin = self.user.pin(info.dist)
         if pin is not None and info.version != pin:
             raise PluginError(
                 f"registry.toml pins {info.dist}=={pin}, installed is {info.version}: pip install '{info.dist}=={pin}'"
@@ -144,10 +166,15 @@ class Registry:
 
     def _unknown(self, kind: str, name: str) -> str:
         known = sorted(self._plugins[kind])
-        text = f"unknown {SINGULAR[kind]} {name!r}"
-        entry = _catalogue().get(kind, {}).get(name.partition("@")[0])
+        bare, _, dist = name.partition("@")
+        if bare in known:
+            homes = " or ".join(f"{info.name}@{info.dist}" for info in self._plugins[kind][bare])
+            return f"{SINGULAR[kind]} {bare!r} does not come from {dist!r}: choose {homes}"
+        entry = _catalogue().get(kind, {}).get(bare)
         if entry:
-            return f"{text} is not installed ({entry['summary']}): pip install '{_requirement(entry)}'"
+            requirement = _requirement(entry)
+            return f"{SINGULAR[kind]} {bare!r} is not installed ({entry['summary']}): pip install '{requirement}'"
+        text = f"unknown {SINGULAR[kind]} {name!r}"
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         if close:
             return f"{text}: did you mean {close[0]!r}? Known: {', '.join(known)}"
@@ -164,16 +191,26 @@ class Registry:
         except PlugymError:
             raise
         except Exception as error:
+            extra = _missing_extra(info, error)
             raise PluginError(
-                f"{SINGULAR[kind]} {info.name!r} from {info.dist} is broken: {type(error).__name__}: {error} "
-                f"(loading {info.target})"
+                f"{info.name} needs 'pip install {extra}' ({error})" if extra else _broken(info, error, "loading")
             ) from error
         return target
 
     def create(self, kind: str, name: str, settings: Mapping[str, Any] | None = None, *, prefix: str = "") -> Any:
         """Construct a plugin class with validated settings. `prefix` is how its options are spelled (`--env.`)."""
         plugin = self.load(kind, name)
-        return plugin(validate_settings(plugin.Config, settings or {}, prefix=prefix, owner=name))
+        info = self.find(kind, name)
+        config_class = getattr(plugin, "Config", None)
+        if not (isinstance(plugin, type) and isinstance(config_class, type)):
+            raise PluginError(_broken(info, TypeError("it is not a plugin class with a Config"), "loading"))
+        config = validate_settings(config_class, settings or {}, prefix=prefix, owner=name)
+        try:
+            return plugin(config)
+        except PlugymError:
+            raise
+        except Exception as error:
+            raise PluginError(_broken(info, error, "constructing")) from error
 
 
 def validate_settings(model: type[BaseModel], settings: Mapping[str, Any], *, prefix: str = "", owner: str = "") -> Any:
@@ -190,6 +227,21 @@ def validate_settings(model: type[BaseModel], settings: Mapping[str, Any], *, pr
             hint = f"; did you mean {prefix}{close[0]}?" if close else ""
             raise PluginError(f"{owner} has no option {prefix}{option}{hint} Valid options: {valid}") from error
         raise PluginError(f"option {prefix}{option} of {owner}: {problem['msg']} (got {problem['input']!r})") from error
+
+
+def _broken(info: PluginInfo, error: Exception, doing: str) -> str:
+    return (
+        f"{SINGULAR[info.kind]} {info.name!r} from {info.dist} is broken: {type(error).__name__}: {error} "
+        f"({doing} {info.target})"
+    )
+
+
+def _missing_extra(info: PluginInfo, error: Exception) -> str | None:
+    """What pip would install, where the catalogue knows the module that could not be found."""
+    entry = _catalogue().get(info.kind, {}).get(info.name, {})
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    known = _canonical(entry.get("distribution", "")) == _canonical(info.dist) and missing in entry.get("needs", ())
+    return _requirement(entry) if known else None
 
 
 def _requirement(entry: Mapping[str, Any]) -> str:

@@ -11,7 +11,9 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -120,6 +122,8 @@ def check_scores(name: str, provider: RewardProvider, group: Group, scores: Sequ
     low, high = provider.range
     checked = []
     for trajectory, score in zip(group.trajectories, scores, strict=True):
+        if not isinstance(score, Score):
+            raise RewardError(f"reward {name!r} gave {score!r} for trajectory {trajectory.id}, which is not a Score")
         if trajectory.infra_failed:
             score = Score.unscored("infrastructure failure")
         elif not trajectory.turns:
@@ -137,12 +141,16 @@ def check_scores(name: str, provider: RewardProvider, group: Group, scores: Sequ
 def _check_numbers(name: str, trajectory: Trajectory, score: Score) -> None:
     numbers = [score.value, *score.parts.values(), *(score.steps or ())]
     numbers += [vote for votes in score.votes or () for vote in votes]
-    if any(number is not None and not math.isfinite(number) for number in numbers):
-        raise RewardError(f"reward {name!r} gave a number that is not finite for trajectory {trajectory.id}")
-    if score.steps is not None and len(score.steps) != len(trajectory.turns):
-        raise RewardError(
-            f"reward {name!r} gave {len(score.steps)} step scores for {len(trajectory.turns)} turns of {trajectory.id}"
-        )
+    for number in numbers:
+        if number is not None and not (isinstance(number, Real) and math.isfinite(number)):
+            raise RewardError(
+                f"reward {name!r} gave {number!r} for trajectory {trajectory.id}, which is not a finite number"
+            )
+    for what, found in (("step scores", score.steps), ("lists of votes", score.votes)):
+        if found is not None and len(found) != len(trajectory.turns):
+            raise RewardError(
+                f"reward {name!r} gave {len(found)} {what} for {len(trajectory.turns)} turns of {trajectory.id}"
+            )
 
 
 RewardFunction = Callable[[Trajectory], Any]
@@ -184,8 +192,8 @@ def reward(function: RewardFunction | None = None, *, range: tuple[float | None,
 def _as_score(result: Any) -> Score:
     if isinstance(result, Score):
         return result
-    if isinstance(result, bool):
-        return Score(float(result), correct=result)
+    if isinstance(result, bool | np.bool_):
+        return Score(float(result), correct=bool(result))
     if result is None:
         return Score.unscored("the reward function returned None")
     return Score(float(result))
@@ -285,8 +293,9 @@ class Composite(TrainableReward):
             provider.load(path / label)
 
     async def close(self) -> None:
-        for part in self.parts:
-            await part.provider.close()
+        async with AsyncExitStack() as stack:  # closes every part, also when closing one of them fails
+            for part in self.parts:
+                stack.push_async_callback(part.provider.close)
 
 
 def _rows(group: Group) -> list[int]:

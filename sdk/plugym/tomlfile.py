@@ -33,7 +33,12 @@ def _tables(data: Mapping[str, Any], prefix: str, lines: list[str]) -> None:
 
 
 def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _quoted(key)
+
+
+def _quoted(text: str) -> str:
+    """A basic string; JSON's escapes are TOML's, but for the delete character, which only TOML forbids."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _toml(value: Any) -> str:
@@ -47,4 +52,4 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(_toml(item) for item in value)}]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
-    return json.dumps(str(value), ensure_ascii=False)
+    return _quoted(str(value))

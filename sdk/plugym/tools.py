@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, Field, ValidationError, validate_call
 
 from plugym.env import AgentEnv, EnvConfig, StepResult
-from plugym.errors import PlugymError
+from plugym.errors import BadInput, PlugymError
 from plugym.message import Action, Message, ToolCall, ToolSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -104,9 +104,15 @@ class ToolEnv(AgentEnv):
     def __init__(self, config: BaseModel | None = None) -> None:
         settings = config if config is not None else self.Config()
         self._plugins = _load_tools(settings)
-        self._methods = dict(self._tool_methods())
-        self._specs = [ToolSpec.from_function(bound, name) for name, bound in self._methods.items()]
+        methods = dict(self._tool_methods())
+        self._specs = [ToolSpec.from_function(bound, name) for name, bound in methods.items()]
         self._specs += [plugin.spec for plugin in self._plugins.values()]
+        twice = sorted(methods.keys() & self._plugins.keys())
+        if twice:
+            raise BadInput(f"the environment has a tool {twice[0]!r} of its own: leave the plugin of that name out")
+        # Arguments are checked against the type hints of what runs, a method's or a plugin's `call`.
+        calls = {**methods, **{name: plugin.call for name, plugin in self._plugins.items()}}
+        self._calls = {name: validate_call(call) for name, call in calls.items()}
         super().__init__(settings)
 
     def _tool_methods(self) -> Sequence[tuple[str, Callable[..., Any]]]:
@@ -141,15 +147,11 @@ class ToolEnv(AgentEnv):
         """Run one call; every failure the model can learn from becomes its message."""
         if call.error is not None:
             return _refused(call, f"Error: the tool call could not be parsed: {call.error}")
-        if call.name in self._methods:
-            run = validate_call(self._methods[call.name])
-        elif call.name in self._plugins:
-            run = self._plugins[call.name].call
-        else:
+        if call.name not in self._calls:
             known = ", ".join(spec.name for spec in self._specs) or "none"
             return _refused(call, f"Error: there is no tool {call.name!r}. Tools: {known}.")
         try:
-            text = str(run(**call.arguments))
+            text = str(self._calls[call.name](**call.arguments))
         except PlugymError:
             raise
         except ValidationError as error:
@@ -174,6 +176,8 @@ def _load_tools(settings: BaseModel) -> dict[str, Tool]:
     options: dict[str, dict[str, Any]] = getattr(settings, "tool_settings", {})
     for name in names:
         plugin: Tool = registry().create("tools", name, options.get(name, {}))
+        if plugin.spec.name in plugins:
+            raise BadInput(f"two tool plugins call themselves {plugin.spec.name!r}: leave {name!r} out")
         plugins[plugin.spec.name] = plugin
     return plugins
 

@@ -59,9 +59,7 @@ def _bare_trainer(case: Case, logp: Tensor) -> Any:
             gather_for_metrics=lambda x: x,
             sync_gradients=True,
         ),
-        args=SimpleNamespace(
-            delta=case.dual_clip, use_bias_correction_kl=case.kl_times_ratio, steps_per_generation=1
-        ),
+        args=SimpleNamespace(delta=case.dual_clip, use_bias_correction_kl=case.kl_times_ratio, steps_per_generation=1),
         model=SimpleNamespace(training=True),
         loss_type=loss_type,
         importance_sampling_level=level,
@@ -83,9 +81,7 @@ def _bare_trainer(case: Case, logp: Tensor) -> Any:
     return trainer
 
 
-def oracle_loss(
-    case: Case, inputs: Inputs, dtype: torch.dtype = torch.float64
-) -> tuple[float, list[list[float]]]:
+def oracle_loss(case: Case, inputs: Inputs, dtype: torch.dtype = torch.float64) -> tuple[float, list[list[float]]]:
     """TRL's loss and its gradient by the log-probs, float[B][T]."""
     logp = inputs.tensor("logp", dtype).requires_grad_()
     tool_mask = inputs.tensor("mask", dtype)

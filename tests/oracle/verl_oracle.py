@@ -73,9 +73,7 @@ def _config() -> Any:
     return config
 
 
-def oracle_loss(
-    case: Case, inputs: Inputs, dtype: torch.dtype = torch.float64
-) -> tuple[float, list[list[float]]]:
+def oracle_loss(case: Case, inputs: Inputs, dtype: torch.dtype = torch.float64) -> tuple[float, list[list[float]]]:
     """verl's loss and its gradient by the log-probs, float[B][T]."""
     logp = inputs.tensor("logp", dtype).requires_grad_()
     mask = inputs.tensor("mask", dtype)

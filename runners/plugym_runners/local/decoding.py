@@ -75,9 +75,7 @@ class Decoder:
             live = [live[i] for i in order]
             self._decode(live, cache, logits, room, done)
 
-    def _decode(
-        self, live: list[Row], cache: RowCache, logits: Tensor, room: int, done: Callable[[Row], None]
-    ) -> None:
+    def _decode(self, live: list[Row], cache: RowCache, logits: Tensor, room: int, done: Callable[[Row], None]) -> None:
         device = self._shape.device
         sampler = Sampler([row.sampling for row in live], [row.seed for row in live], room, device)
         positions = torch.tensor([[len(row.prompt)] for row in live], device=device)
@@ -169,9 +167,7 @@ class Decoder:
         leaders, followers, new = arrange(prompts, pasts)
         order = leaders + [row for row, _ in followers]
         width = max(len(prompt) for prompt in prompts)
-        cache = RowCache(
-            self._shape, [width - len(prompts[row]) for row in order], width + min(room, GROWTH)
-        )
+        cache = RowCache(self._shape, [width - len(prompts[row]) for row in order], width + min(room, GROWTH))
         for slot, row in enumerate(leaders):
             past = pasts[row]
             if past is not None:

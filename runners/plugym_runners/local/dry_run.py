@@ -34,7 +34,9 @@ def dry_run(composition: Composition) -> list[Finding]:
     findings: list[Finding] = []
     spec = composition.spec
     reward = ", ".join(entry.plugin for entry in spec.reward.values())
-    findings.append(Finding("composition", "ok", f"{spec.env.name} + {reward} + {spec.algo.name} on {spec.backend.name}"))
+    findings.append(
+        Finding("composition", "ok", f"{spec.env.name} + {reward} + {spec.algo.name} on {spec.backend.name}")
+    )
 
     def run(name: str, check: Callable[[], Finding]) -> bool:
         try:
@@ -96,7 +98,9 @@ async def _episode(composition: Composition, state: dict[str, Any]) -> Finding:
     state["group"] = groups[0]
     first = groups[0].trajectories[0]
     who = "oracle" if policy else "silent policy (the environment has no oracle)"
-    return Finding("episode", "ok", f"{who}: {len(first.turns)} turn(s), {first.trained_tokens} tokens, {first.stop_reason}")
+    return Finding(
+        "episode", "ok", f"{who}: {len(first.turns)} turn(s), {first.trained_tokens} tokens, {first.stop_reason}"
+    )
 
 
 def _script(policy: Policy | None, parser: Parser) -> Callable[[GenerateRequest, int], str]:
@@ -138,9 +142,7 @@ def _loss(composition: Composition, state: dict[str, Any]) -> Finding:
     rng = np.random.default_rng(0)
     arrays = {t.id: tuple(-rng.random(len(s)).astype(np.float32) for s in t.streams) for t in trajectories}
     needs = composition.algo.needs
-    aux = Aux(
-        ref_logprobs=arrays if Need.REF_LOGPROBS in needs else {}, values=arrays if Need.VALUES in needs else {}
-    )
+    aux = Aux(ref_logprobs=arrays if Need.REF_LOGPROBS in needs else {}, values=arrays if Need.VALUES in needs else {})
     advantages: Sequence[Advantage] = composition.algo.advantages([scored], aux)
     flat = torch.from_numpy(flatten(trajectories, [arrays[t.id] for t in trajectories]))
     logp = flat.clone().requires_grad_()

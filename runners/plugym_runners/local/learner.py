@@ -41,6 +41,7 @@ from .models import LoadedModel, add_lora
 from .optim import Optimizer, OptimizerConfig
 from .value_head import ValueHead
 
+
 class LearnerConfig(OptimizerConfig):
     """What is trained, and how."""
 
@@ -76,7 +77,7 @@ class _Tally:
     reported: Counter[str] = field(default_factory=Counter)
 
     def add(self, output: LossOutput, batch: TokenBatch) -> None:
-        self.loss += float(output.loss)
+        self.loss += output.loss.item()
         self.reported.update(output.metrics)
         self.old_logps.append(batch.old_logp)
         self.rollout_logps.append(batch.rollout_logp)
@@ -199,7 +200,7 @@ class TorchLearner(Learner):
             adapter = self.model.disable_adapter()
         elif reference:
             if self._reference is None:
-                raise BadInput("a full fine-tune keeps the starting weights only for an algorithm that needs ref_logprobs")
+                raise BadInput("a full fine-tune keeps its starting weights only when the algorithm needs ref_logprobs")
             predictor = self._reference
         with torch.no_grad(), adapter:
             return self._by_stream(streams, [predictor.predict(part).logp for part in self._parts(streams)])
@@ -272,11 +273,11 @@ class TorchLearner(Learner):
         if not torch.isfinite(output.loss):
             self._optimizer.clear()
             raise RunStopped(
-                f"the loss is {float(output.loss)} at update {self.updates}, in the micro-batch of "
+                f"the loss is {output.loss.item()} at update {self.updates}, in the micro-batch of "
                 f"{', '.join(t.id for t in trajectories[:3])}{', ...' if len(trajectories) > 3 else ''}: nothing was "
                 "updated; look for infinite log-probs, rewards or ratios there"
             )
-        output.loss.backward()
+        torch.autograd.backward(output.loss)
 
     @contextmanager
     def _lora_dropout(self) -> Iterator[None]:

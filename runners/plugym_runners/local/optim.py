@@ -163,5 +163,5 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
         if gradient is not None:
             master.grad = gradient.float() if master.grad is None else master.grad.add_(gradient)
 
-    parameter.register_post_accumulate_grad_hook(move)
+    parameter.register_post_accumulate_grad_hook(move)  # type: ignore[no-untyped-call]
     return master

@@ -51,14 +51,14 @@ class HFChatTokenizer:
         return text.count("plugym_probe_tool") >= 2 and "plugym probe result" in text
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
+        if any(message.images for message in messages):
+            raise BadInput("this model's tokenizer takes text only: the environment sent an image")
         needs_tools = bool(tools) or any(m.role == "tool" or m.tool_calls for m in messages)
         if needs_tools and not self.supports_tools:
             return self._template(without_tools(messages, tools, self.parser), (), generation_prompt)
         return self._template(messages, tools, generation_prompt)
 
     def _template(self, messages: Sequence[Message], tools: Sequence[ToolSpec], generation_prompt: bool) -> str:
-        if any(message.images for message in messages):
-            raise BadInput("this model's tokenizer takes text only: the environment sent an image")
         text: str = self._tokenizer.apply_chat_template(
             [message.to_openai() for message in messages],
             tools=[tool.to_openai() for tool in tools] or None,

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from plugym.config import RolloutSettings
@@ -19,7 +20,7 @@ from plugym.engine import Engine, Sampling
 from plugym.env import AgentEnv, AnyEnv
 from plugym.errors import Failure, InfraError, InfraKind, RunStopped, boundary
 from plugym.rollout.episode import Plan, Player, derive_seed, play
-from plugym.rollout.handles import EnvFactory, EnvPool
+from plugym.rollout.handles import AsyncHandle, EnvFactory, EnvPool
 from plugym.rollout.parsers import Parser
 from plugym.source import TrajectorySource
 from plugym.task import Task, Taskset
@@ -62,6 +63,15 @@ def _describe(trajectory: Trajectory) -> str:
     return f"[{failure.kind}] {failure.message}" + (f" ({failure.where})" if failure.where else "")
 
 
+@dataclass(slots=True)
+class _Pull:
+    """One call of `play`: who plays, how many at once, and the announced episodes that have not begun."""
+
+    player: Player
+    gate: asyncio.Semaphore
+    waiting: set[str]
+
+
 class RolloutDriver(TrajectorySource):
     """Plays `group_size` episodes of each task.
 
@@ -88,23 +98,33 @@ class RolloutDriver(TrajectorySource):
         self.version = 0
         self._seed = seed
         self._watch = FailureWatch(settings.same_failure_limit, settings.same_failure_share)
-        probe: AnyEnv = env()
-        self._pool = EnvPool(env, probe.isolation if isinstance(probe, AgentEnv) else "inline")
+        self._jobs: set[asyncio.Task[tuple[Trajectory, ...]]] = set()
+        self._closed = False
+        with boundary(InfraKind.ENV, "constructor"):
+            probe: AnyEnv = env()
+            tools = tuple(probe.tools())
+        if isinstance(probe, AgentEnv):
+            self._pool = EnvPool(env, probe.isolation)
+            probe.close()  # it belongs to this thread, which is not where episodes are played
+        else:
+            self._pool = EnvPool(env, "inline")
+            self._pool.give_back(AsyncHandle(probe), broken=False)
         self._player = Player(
             engine=engine,
-            tools=tuple(probe.tools()),
+            tools=tools,
             parser=parser,
             settings=settings,
             sampling=Sampling(temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k),
         )
 
     async def groups(self) -> AsyncIterator[Group]:
-        while True:
+        while not self._closed:
             tasks = self.taskset.window(self.position, self.settings.tasks_per_step)
             visit = self.position
             self.position += len(tasks)
-            async for group in self.play(tasks, self.settings.group_size, visit=visit):
-                yield group
+            async with aclosing(self.play(tasks, self.settings.group_size, visit=visit)) as played:
+                async for group in played:
+                    yield group
 
     async def play(
         self,
@@ -114,53 +134,68 @@ class RolloutDriver(TrajectorySource):
         sampling: Sampling | None = None,
         purpose: Purpose = Purpose.TRAIN,
         visit: int = 0,
-    ) -> AsyncIterator[Group]:
+    ) -> AsyncGenerator[Group, None]:
         """Play `n` episodes of each task; groups come as they finish. Group ids are
         `<purpose>:<position>:<task id>`, so that sorting by id gives the order of the tasks."""
+        if self._closed:
+            raise RuntimeError("the rollout driver is closed")
         player = self._player if sampling is None else dataclasses.replace(self._player, sampling=sampling)
         plans = [self._plans(task, visit + i, n, purpose) for i, task in enumerate(tasks)]
-        gate = asyncio.Semaphore(self.settings.max_concurrent)
-        total = n * len(tasks)
-        if total <= self.settings.max_concurrent:
+        pull = _Pull(player, asyncio.Semaphore(self.settings.max_concurrent), set())
+        ids = [plan.id for group in plans for plan in group]
+        if len(ids) <= self.settings.max_concurrent:
             # Everybody plays at once, so the engine may wait for all of them before it forms its first batch.
-            player.engine.announce([plan.id for group in plans for plan in group])
-        jobs = [asyncio.create_task(self._group(player, group, gate, total)) for group in plans]
+            player.engine.announce(ids)
+            pull.waiting.update(ids)
+        jobs = [asyncio.create_task(self._group(pull, group)) for group in plans]
+        self._jobs.update(jobs)
         done: list[Trajectory] = []
         try:
             for job in asyncio.as_completed(jobs):
-                trajectories = await job
+                trajectories = await self._finished(job)
+                if trajectories is None:
+                    return
                 done.extend(trajectories)
-                task = trajectories[0].task
-                yield Group(trajectories[0].group_id, task, trajectories, "rollout", purpose)
-            self._watch.pull(done)
+                if len(done) == len(ids):
+                    self._watch.pull(done)  # before the last group goes out: its receiver may never ask for more
+                yield Group(trajectories[0].group_id, trajectories[0].task, trajectories, "rollout", purpose)
         finally:
-            for job in jobs:
-                job.cancel()
-            await asyncio.gather(*jobs, return_exceptions=True)
+            await _cancel(jobs)
+            self._jobs.difference_update(jobs)
+            for episode in pull.waiting:
+                player.engine.end_session(episode)
+
+    async def _finished(self, job: Awaitable[tuple[Trajectory, ...]]) -> tuple[Trajectory, ...] | None:
+        """The episodes of a group; None when `close` cancelled them."""
+        try:
+            return await job
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if self._closed and me is not None and not me.cancelling():
+                return None
+            raise
 
     def _plans(self, task: Task, position: int, n: int, purpose: Purpose) -> list[Plan]:
         group_id = f"{purpose}:{position:06d}:{task.id}"
         seed = derive_seed(self._seed, purpose, task.id, task.revision, position)
         return [Plan(task, group_id, sample, seed) for sample in range(n)]
 
-    async def _group(
-        self, player: Player, plans: Sequence[Plan], gate: asyncio.Semaphore, total: int
-    ) -> tuple[Trajectory, ...]:
-        episodes = [asyncio.create_task(self._episode(player, plan, gate, total)) for plan in plans]
+    async def _group(self, pull: _Pull, plans: Sequence[Plan]) -> tuple[Trajectory, ...]:
+        episodes = [asyncio.create_task(self._episode(pull, plan)) for plan in plans]
         try:
             return tuple(await asyncio.gather(*episodes))
         finally:
-            for episode in episodes:
-                episode.cancel()
+            await _cancel(episodes)
 
-    async def _episode(self, player: Player, plan: Plan, gate: asyncio.Semaphore, total: int) -> Trajectory:
+    async def _episode(self, pull: _Pull, plan: Plan) -> Trajectory:
         """One episode with its retries."""
-        async with gate:
-            announced = total <= self.settings.max_concurrent
+        async with pull.gate:
             for attempt in range(self.settings.retries + 1):
-                if attempt or not announced:
-                    player.engine.announce([plan.id])
-                trajectory = await self._once(player, plan)
+                if plan.id in pull.waiting:
+                    pull.waiting.remove(plan.id)
+                else:
+                    pull.player.engine.announce([plan.id])
+                trajectory = await self._once(pull.player, plan)
                 failure = trajectory.failure
                 if failure is None or not failure.retryable or attempt == self.settings.retries:
                     break
@@ -171,14 +206,23 @@ class RolloutDriver(TrajectorySource):
             return trajectory
 
     async def _once(self, player: Player, plan: Plan) -> Trajectory:
-        env = self._pool.take()
-        broken = True
+        """One attempt, between its announcement and the end of its session."""
         try:
-            trajectory = await play(player, env, plan)
-            broken = trajectory.failure is not None
-            return trajectory
+            with boundary(InfraKind.ENV, "constructor"):
+                env = self._pool.take()
+            broken = True
+            try:
+                trajectory = await play(player, env, plan)
+                broken = trajectory.failure is not None
+                return trajectory
+            finally:
+                self._pool.give_back(env, broken=broken)
+        except InfraError as error:
+            return Trajectory(
+                plan.id, plan.task, plan.group_id, stop_reason=StopReason.INFRA, failure=Failure.of(error)
+            )
         finally:
-            self._pool.give_back(env, broken=broken)
+            player.engine.end_session(plan.id)
 
     def set_version(self, version: int) -> None:
         self.version = version
@@ -190,4 +234,13 @@ class RolloutDriver(TrajectorySource):
         self.position = int(state["position"])
 
     async def close(self) -> None:
+        self._closed = True
+        await _cancel(self._jobs.copy())
         await self._pool.close()
+
+
+async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel what still runs, and wait until it has cleaned up after itself."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

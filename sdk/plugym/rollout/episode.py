@@ -1,5 +1,6 @@
 """One episode: reset, then generate - parse - step until something ends it. Returns a `Trajectory`, never raises for
-an expected end; an infrastructure failure comes back as a trajectory too.
+an expected end; an infrastructure failure comes back as a trajectory too. What the environment gave back is checked
+inside the same boundary that its exceptions pass, so that a malformed answer counts as the environment's failure.
 """
 
 from __future__ import annotations
@@ -76,16 +77,13 @@ class _State:
 
 async def play(player: Player, env: EnvHandle, plan: Plan) -> Trajectory:
     """Play one episode. Infrastructure failures end it as `StopReason.INFRA` with the `Failure` attached."""
-    engine, tools = player.engine, player.tools
-    state = _State(Ledger(engine.tokenizer, tools, player.settings.history), time.monotonic())
+    state = _State(Ledger(player.engine.tokenizer, player.tools, player.settings.history), time.monotonic())
     failure: Failure | None = None
     try:
         with boundary(InfraKind.INTERNAL, "episode"):
             reason = await _loop(player, env, plan, state)
     except InfraError as error:
         failure, reason = Failure.of(error), StopReason.INFRA
-    finally:
-        engine.end_session(plan.id)
     return _finish(player, plan, state, reason, failure)
 
 
@@ -131,7 +129,7 @@ async def _deadline(seconds: float, kind: InfraKind, what: str) -> AsyncIterator
 
 def _observe(state: _State, observation: Observation, info: Info) -> None:
     """Take in what the environment said. Raises `TypeError` when it is not what the contract asks for."""
-    if isinstance(observation, str) or not all(isinstance(message, Message) for message in observation):
+    if not all(isinstance(message, Message) for message in observation):
         raise TypeError(f"an observation is a tuple of Messages, got {type(observation).__name__} {observation!r:.80}")
     state.new = tuple(observation)
     state.conversation.extend(observation)

@@ -29,6 +29,7 @@ class _Open:
     logprobs: list[float] = field(default_factory=list)
     turn_ids: list[int] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    media: list[ImagePart] = field(default_factory=list)
     trainable: bool = True
 
     def add(self, ids: Sequence[int], turn: int) -> None:
@@ -39,14 +40,14 @@ class _Open:
         self.turn_ids.extend([turn] * len(ids))
         self.versions.extend([-1] * len(ids))
 
-    def freeze(self, media: tuple[ImagePart, ...]) -> TokenStream:
+    def freeze(self) -> TokenStream:
         return TokenStream(
             ids=np.array(self.ids, dtype=np.int64),
             loss_mask=np.array(self.mask, dtype=np.bool_),
             logprobs=np.array(self.logprobs, dtype=np.float32),
             turn_ids=np.array(self.turn_ids, dtype=np.int64),
             policy_versions=np.array(self.versions, dtype=np.int64),
-            media=media,
+            media=tuple(self.media),
             trainable=self.trainable,
         )
 
@@ -66,7 +67,8 @@ class Ledger:
         self.drift_tokens = 0
         self._streams: list[_Open] = []
         self._pending: IntArray | None = None
-        self._media: list[ImagePart] = []
+        self._new: Sequence[Message] = ()
+        self._shown: Sequence[Message] = ()
 
     def prompt(
         self, new: Sequence[Message], conversation: Sequence[Message], context: Sequence[Message] | None
@@ -75,7 +77,7 @@ class Ledger:
 
         `conversation` is everything so far, `new` included; `context` replaces it where the environment says so.
         """
-        self._media.extend(image for message in (context or new) for image in message.images)
+        self._new, self._shown = new, tuple(conversation if context is None else context)
         if self.tokenizer is None:
             return None
         current = self._streams[-1].ids if self._streams else []
@@ -88,10 +90,14 @@ class Ledger:
                     ids = ids[1:]
                 self._pending = np.array([*current, *ids], dtype=np.int64)
                 return self._pending
-        shown = conversation if context is None else context
-        text = self.tokenizer.render(shown, self.tools, generation_prompt=True)
+        text = self.tokenizer.render(self._shown, self.tools, generation_prompt=True)
         self._pending = np.array(self.tokenizer.encode(text), dtype=np.int64)
         return self._pending
+
+    @property
+    def media(self) -> tuple[ImagePart, ...]:
+        """The images in the messages that the next turn is generated from, in order."""
+        return _images(self._shown)
 
     def record(self, completion: Completion, turn: int) -> tuple[int, tuple[int, int]]:
         """File a completion; returns (stream number, span of its sampled tokens)."""
@@ -111,7 +117,9 @@ class Ledger:
 
     def _record_text(self) -> tuple[int, tuple[int, int]]:
         if not self._streams or self._streams[-1].trainable:
-            self._streams.append(_Open(trainable=False))
+            self._streams.append(_Open(trainable=False, media=list(_images(self._shown))))
+        else:
+            self._streams[-1].media.extend(_images(self._new))
         return len(self._streams) - 1, (0, 0)
 
     def _stream_for(self, prompt: IntArray, turn: int) -> _Open:
@@ -120,9 +128,10 @@ class Ledger:
             current = self._streams[-1]
             if len(prompt) >= len(current.ids) and np.array_equal(prompt[: len(current.ids)], current.ids):
                 current.add(prompt[len(current.ids) :].tolist(), turn)
+                current.media.extend(_images(self._new))
                 return current
             self.breaks += 1
-        stream = _Open()
+        stream = _Open(media=list(_images(self._shown)))
         stream.add(prompt.tolist(), turn)
         self._streams.append(stream)
         return stream
@@ -151,4 +160,8 @@ class Ledger:
         return total
 
     def streams(self) -> tuple[TokenStream, ...]:
-        return tuple(stream.freeze(tuple(self._media)) for stream in self._streams)
+        return tuple(stream.freeze() for stream in self._streams)
+
+
+def _images(messages: Sequence[Message]) -> tuple[ImagePart, ...]:
+    return tuple(image for message in messages for image in message.images)

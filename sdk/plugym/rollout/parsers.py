@@ -113,7 +113,7 @@ class HermesParser(Parser):
 def _hermes_call(body: str, call_id: str) -> ToolCall:
     """A parsed call, or one with `error` set."""
     try:
-        data = json.loads(body)
+        data = _read_json(body)
     except (ValueError, RecursionError) as error:
         return ToolCall(call_id, "", error=f"not valid JSON ({error})", raw=body)
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
@@ -121,9 +121,17 @@ def _hermes_call(body: str, call_id: str) -> ToolCall:
     arguments = data.get("arguments", {})
     if isinstance(arguments, str):  # some models write the arguments as a JSON string
         try:
-            arguments = json.loads(arguments)
+            arguments = _read_json(arguments)
         except (ValueError, RecursionError) as error:
             return ToolCall(call_id, data["name"], error=f"arguments are not valid JSON ({error})", raw=body)
     if not isinstance(arguments, dict):
         return ToolCall(call_id, data["name"], error="arguments must be an object", raw=body)
     return ToolCall(call_id, data["name"], arguments, raw=body)
+
+
+def _read_json(text: str) -> Any:
+    """Strict JSON. Raises `ValueError` also for what Python's reader lets through and later readers do not: NaN and
+    infinities, and escaped halves of surrogate pairs, which no tokenizer and no file can encode."""
+    data = json.loads(text)
+    json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
+    return data

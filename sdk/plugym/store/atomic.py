@@ -49,18 +49,23 @@ def new_folder(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    if target.exists():
-        remove_folder(target)
+    aside = _move_aside(target) if target.exists() else None
     os.replace(temporary, target)
     _sync(target.parent)
+    if aside is not None:
+        shutil.rmtree(aside)
 
 
 def remove_folder(target: Path) -> None:
     """Remove a folder so that a half-removed one is never taken for a complete one."""
-    doomed = target.with_name(f".{target.name}.old.tmp")
-    shutil.rmtree(doomed, ignore_errors=True)
-    os.replace(target, doomed)
-    shutil.rmtree(doomed)
+    shutil.rmtree(_move_aside(target))
+
+
+def _move_aside(target: Path) -> Path:
+    aside = target.with_name(f".{target.name}.old.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    os.replace(target, aside)
+    return aside
 
 
 def discard_unfinished(folder: Path) -> list[Path]:

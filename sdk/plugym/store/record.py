@@ -211,9 +211,10 @@ class FailureRecord(Record):
     kind: InfraKind
     message: Text
     where: Text
+    retryable: bool
 
     def to_failure(self) -> Failure:
-        return Failure(self.kind, self.message, self.where)
+        return Failure(self.kind, self.message, self.where, self.retryable)
 
 
 class TrajectoryRecord(Record):

@@ -1,9 +1,9 @@
 """The run directory: where everything a run leaves behind lies, and the only code that knows those paths.
 
     runs/<name>/config.toml                        the resolved spec
-                metrics.jsonl                      one line a step
+                metrics.jsonl, evals.jsonl         one line a step, one an evaluation
                 trajectories/step-000001.jsonl.gz  the groups of a step; eval-000000.jsonl.gz those of an evaluation
-                checkpoints/step-000050/           complete or not there
+                checkpoints/step-000050/           complete or not there; state.json is the run's own state
                 logs/attempt-1.log
 
 One process writes (the run); any number may read at the same time.
@@ -16,27 +16,27 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from plugym.config import Layers, RunSpec, file_layer, to_layer
+from plugym.config import Layers, RunSpec, file_layer
 from plugym.errors import BadInput
 from plugym.store import atomic
 from plugym.store.groups import GroupWriter
-from plugym.tomlfile import dump_toml
 
 log = logging.getLogger("plugym.store")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_LOGGERS = ("plugym", "plugym_runners")
 _STEP = re.compile(r"step-(\d{6,})")
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsLog:
-    """The rows of metrics.jsonl, each with `step` first; `warning` says so when the last line was cut and left out."""
+    """Rows as they were appended, `step` first, null as NaN; `warning` says so when a cut last line was left out."""
 
     rows: tuple[Mapping[str, float], ...]
     warning: str = ""
@@ -93,9 +93,13 @@ class RunDir:
     def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
 
-    def write_spec(self, spec: RunSpec) -> None:
-        """Write the resolved spec as config.toml."""
-        atomic.write_text(self.config_path, dump_toml(to_layer(spec)))
+    @property
+    def evals_path(self) -> Path:
+        return self.path / "evals.jsonl"
+
+    def write_config(self, toml: str) -> None:
+        """Write config.toml."""
+        atomic.write_text(self.config_path, toml)
 
     def read_spec(self) -> RunSpec:
         """The spec this run was started with. Raises `BadInput` when config.toml does not fit."""
@@ -103,45 +107,38 @@ class RunDir:
         layers.add(file_layer(self.config_path), str(self.config_path))
         return layers.spec()
 
-    def begin_attempt(self) -> tuple[int, Path]:
-        """Number and log file of a new attempt at this run; removes what the last one left unfinished."""
+    @contextmanager
+    def logging(self) -> Iterator[int]:
+        """One attempt at this run: what is logged goes to `logs/attempt-<n>.log` as well, until the body ends.
+
+        Yields n. Removes what an earlier attempt left unfinished.
+        """
         logs = self.path / "logs"
         logs.mkdir(exist_ok=True)
-        for folder in (self.path, self.path / "checkpoints", self.path / "trajectories"):
-            for left in atomic.discard_unfinished(folder):
-                log.info("removed %s, which an earlier attempt did not finish", left)
-        number = 1
-        while (path := self.log_path(number)).exists():
-            number += 1
-        path.touch()
-        return number, path
-
-    def log_path(self, attempt: int) -> Path:
-        return self.path / "logs" / f"attempt-{attempt}.log"
+        attempt = 1
+        while (path := logs / f"attempt-{attempt}.log").exists():
+            attempt += 1
+        with log_to(path):
+            for folder in (self.path, self.path / "checkpoints", self.path / "trajectories"):
+                for left in atomic.discard_unfinished(folder):
+                    log.info("removed %s, which an earlier attempt did not finish", left)
+            yield attempt
 
     def append_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add the line of a step. A number that is not finite is written as null: JSON has no name for it."""
-        row = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
-        line = json.dumps({"step": step, **row}) + "\n"
-        with self.metrics_path.open("ab+") as file:
-            if _drop_cut_line(file):
-                log.warning("the last line of %s was cut and is removed", self.metrics_path)
-            file.write(line.encode())
+        _append(self.metrics_path, step, metrics)
+
+    def append_eval(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add the line of an evaluation after `step` updates."""
+        _append(self.evals_path, step, metrics)
 
     def read_metrics(self) -> MetricsLog:
-        """All complete rows; null becomes NaN. Raises `BadInput` where a line other than the last is broken."""
-        if not self.metrics_path.exists():
-            return MetricsLog(())
-        *lines, rest = self.metrics_path.read_bytes().split(b"\n")
-        warning = f"{self.metrics_path}: the last line is cut and left out" if rest else ""
-        rows = []
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-                rows.append({name: math.nan if value is None else value for name, value in row.items()})
-            except (ValueError, AttributeError) as error:
-                raise BadInput(f"{self.metrics_path}:{number}: not a row of metrics: {error}") from error
-        return MetricsLog(tuple(rows), warning)
+        """The rows of metrics.jsonl. Raises `BadInput` where a line other than the last is broken."""
+        return _read(self.metrics_path)
+
+    def read_evals(self) -> MetricsLog:
+        """The rows of evals.jsonl. Raises `BadInput` where a line other than the last is broken."""
+        return _read(self.evals_path)
 
     def write_groups(self, step: int, *, prefix: str = "step") -> GroupWriter:
         """A writer for the scored groups of a step (`prefix="eval"`: of the evaluation after it)."""
@@ -151,11 +148,18 @@ class RunDir:
         """The complete trajectory files, by name."""
         return sorted((self.path / "trajectories").glob("[!.]*.jsonl.gz"))
 
-    @contextmanager
-    def checkpoint(self, step: int) -> Iterator[Path]:
-        """An empty folder to save into; it becomes `checkpoints/step-<step>` when the body ends without an error."""
-        with atomic.new_folder(self._checkpoint_path(step)) as folder:
-            yield folder
+    def write_checkpoint(self, step: int, save: Callable[[Path], Mapping[str, Any]], *, keep: int) -> Path:
+        """Make `checkpoints/step-<step>`, complete or not at all, and remove all but the newest `keep` (at least 1).
+
+        `save` fills an empty folder and returns the run's own state, which becomes state.json. Returns the checkpoint.
+        """
+        path = self._checkpoint_path(step)
+        with atomic.new_folder(path) as folder:
+            state = save(folder)
+            (folder / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+        for old in list(self.checkpoints().values())[:-keep]:
+            atomic.remove_folder(old)
+        return path
 
     def checkpoints(self) -> dict[int, Path]:
         """Complete checkpoints by step, ascending."""
@@ -169,17 +173,55 @@ class RunDir:
         found = self.checkpoints()
         return found[max(found)] if found else None
 
-    def prune_checkpoints(self, keep: int) -> list[Path]:
-        """Remove all but the newest `keep` (at least 1) checkpoints; returns what was removed."""
-        if keep < 1:
-            raise ValueError(f"keep must be at least 1, got {keep}")
-        old = list(self.checkpoints().values())[:-keep]
-        for path in old:
-            atomic.remove_folder(path)
-        return old
-
     def _checkpoint_path(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:06d}"
+
+
+@contextmanager
+def log_to(path: Path) -> Iterator[None]:
+    """Send what this process logs to the file `path` too, from level INFO on for our own loggers."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root, ours = logging.getLogger(), [logging.getLogger(name) for name in _LOGGERS]
+    levels = [logger.level for logger in ours]
+    # A handler on the root silences the one of last resort, which shows warnings where nobody configured logging.
+    extra = [handler] if root.handlers or logging.lastResort is None else [handler, logging.lastResort]
+    for each in extra:
+        root.addHandler(each)
+    for logger in ours:
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for logger, level in zip(ours, levels, strict=True):
+            logger.setLevel(level)
+        for each in extra:
+            root.removeHandler(each)
+        handler.close()
+
+
+def _append(path: Path, step: int, metrics: Mapping[str, float]) -> None:
+    row = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
+    line = json.dumps({"step": step, **row}) + "\n"
+    with path.open("ab+") as file:
+        if _drop_cut_line(file):
+            log.warning("the last line of %s was cut and is removed", path)
+        file.write(line.encode())
+
+
+def _read(path: Path) -> MetricsLog:
+    if not path.exists():
+        return MetricsLog(())
+    *lines, rest = path.read_bytes().split(b"\n")
+    warning = f"{path}: the last line is cut and left out" if rest else ""
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            rows.append({name: math.nan if value is None else value for name, value in row.items()})
+        except (ValueError, AttributeError) as error:
+            raise BadInput(f"{path}:{number}: not a row of metrics: {error}") from error
+    return MetricsLog(tuple(rows), warning)
 
 
 def _drop_cut_line(file: BinaryIO) -> bool:

@@ -85,10 +85,10 @@ def test_shaping_changes_a_copy() -> None:
 @pytest.mark.parametrize(
     ("length", "penalty"), [(16000, 0.0), (16384, 0.0), (17408, -0.25), (18432, -0.5), (20480, -1.0)]
 )
-@pytest.mark.parametrize("cache", [0.2, 4096])
-def test_penalty_of_known_lengths(length: int, penalty: float, cache: float) -> None:
+@pytest.mark.parametrize("settings", [{}, {"overlong_cache": 0.2}, {"overlong_cache": 4096}])
+def test_penalty_of_known_lengths(length: int, penalty: float, settings: dict[str, float]) -> None:
     group = scored([trajectory("a", [[(100, length)]])], [verdict(True)])
-    score = GRPOTCR(GRPOTCRConfig(overlong_cache=cache)).shape(group, PAPER).scores[0]
+    score = GRPOTCR(GRPOTCRConfig(**settings)).shape(group, PAPER).scores[0]
     assert score.parts["shaped/overlong"] == pytest.approx(penalty)
     assert score.value == pytest.approx(1.0 + penalty)
 

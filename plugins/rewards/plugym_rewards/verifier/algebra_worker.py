@@ -23,7 +23,12 @@ from typing import Any, BinaryIO
 MEMORY_LIMIT = 2 << 30
 RECURSION_LIMIT = 3_000
 # sympy loads and caches a lot at its first use; that must not count against the first answer.
-WARM_UP = [[r"\frac{\pi}{4}", r"\arctan(1)"], [r"2\sin x\cos x", r"\sin 2x"], [r"\int_0^1 x dx", r"\frac{1}{2}"]]
+WARM_UP = [
+    [r"\frac{\pi}{4}", r"\arctan(1)"],
+    [r"2\sin x\cos x", r"\sin 2x"],
+    [r"\int_0^1 x dx", r"\frac{1}{2}"],
+    [r"\sum_{k=1}^{n} k", r"\frac{n(n+1)}{2}"],
+]
 
 
 def read_message(stream: BinaryIO) -> dict[str, Any] | None:

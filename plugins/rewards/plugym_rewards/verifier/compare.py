@@ -34,7 +34,7 @@ def equal_values(a: Value, b: Value, ring: Ring) -> bool | None:
         return True
     if _is_independent(difference):
         return False
-    return False if differs(difference) else None
+    return False if differs(difference, ring) else None
 
 
 def _is_independent(poly: Poly) -> bool:

@@ -24,7 +24,7 @@ Poly: TypeAlias = Mapping[Mono, Fraction]
 Key: TypeAlias = tuple[frozenset[tuple[Mono, Fraction]], frozenset[tuple[Mono, Fraction]]]
 
 MAX_BITS = 33_500  # about 10,000 decimal digits
-BUDGET = 15_000  # products of two terms that one comparison may cost
+BUDGET = 10_000  # products of two terms that one comparison may cost
 PRIME_BOUND = 1_000  # trial division by the primes below it; a rest below its square is prime
 
 UNIT: Mono = frozenset()
@@ -91,11 +91,6 @@ def factor(n: int) -> dict[int, int]:
     return found
 
 
-def prime_powers(q: Fraction) -> dict[int, int]:
-    """q > 0 as a product of prime powers, negative ones from the denominator."""
-    return factor(q.numerator) | {p: -v for p, v in factor(q.denominator).items()}
-
-
 def _bits(q: Fraction) -> int:
     return q.numerator.bit_length() + q.denominator.bit_length()
 
@@ -126,6 +121,11 @@ class Ring:
             if size > 2 * MAX_BITS:
                 raise TooLarge("a number has more than 10,000 digits")
         return q
+
+    def prime_powers(self, q: Fraction) -> dict[int, int]:
+        """q > 0 as a product of prime powers, negative ones from the denominator."""
+        self.spend(10 + (_bits(q) >> 3))
+        return factor(q.numerator) | {p: -v for p, v in factor(q.denominator).items()}
 
     # -- sums and products ------------------------------------------------------------------------------------
 
@@ -283,8 +283,7 @@ class Ring:
 
     def _prime_power(self, b: Fraction, exponent: Fraction) -> Value:
         """b ** exponent for b > 0, as a product of prime powers."""
-        self.spend(len(PRIMES) + (_bits(b) >> 4))
-        return Value(self._reduce({p: v * exponent for p, v in prime_powers(b).items()}))
+        return Value(self._reduce({p: v * exponent for p, v in self.prime_powers(b).items()}))
 
     def _root(self, base: Value, q: Fraction) -> Value:
         """base ** q for a fraction q. An odd root of a negative number is the real one."""
@@ -332,8 +331,7 @@ class Ring:
         if b is not None:
             if b <= 0:
                 return None
-            self.spend(len(PRIMES))
-            return tuple(prime_powers(b).items())
+            return tuple(self.prime_powers(b).items())
         if base.den is UNIT_POLY and len(base.num) == 1:
             ((mono, c),) = base.num.items()
             if c == 1 and len(mono) == 1:

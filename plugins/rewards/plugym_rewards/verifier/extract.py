@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from .hedge import denied_around, denied_in_prose
 
@@ -23,6 +24,7 @@ CONTEXT = 40  # characters around a marker that are searched for a denial
 
 _THINK = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _BOX = re.compile(r"\\f?boxed\s*\{|\\fbox\s*\{|\\.|[{}]", re.DOTALL)
+_JOINED = re.compile(r"(?:[\s$]|\\text\{|\\quad|[}])*(?:or|and|,|;|\\lor|\\vee|/)(?:[\s$]|\\text\{|\\quad|[}]|or|and)*")
 _HASH = re.compile(r"####[ \t]*([^\n]*)")
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
@@ -81,34 +83,54 @@ class _NoAnswer(Exception):
 
 
 def _last_box(text: str) -> str | None:
-    r"""The content of the last outermost \boxed{...} that is not a placeholder, or None without one."""
+    r"""The content of the last outermost \boxed{...} that is not a placeholder, or None without one.
+
+    Boxes joined by "or", "and" or a comma are one list of answers.
+    """
     if "\\boxed" not in text and "\\fbox" not in text:
         return None
-    opened: list[int | None] = []  # where the content of an open box starts; None for another brace
-    boxes: list[tuple[int, int]] = []
+    boxes = [box for box in _boxes(text) if not _is_placeholder(text[box.start : box.end])]
+    if not boxes:
+        return None
+    last = boxes.pop()
+    before, after = text[max(0, last.mark - CONTEXT) : last.mark], text[last.end + 1 : last.end + 1 + CONTEXT]
+    if denied_around(before, after):
+        raise _NoAnswer
+    contents = [text[last.start : last.end].strip()]
+    while boxes and _JOINED.fullmatch(text, boxes[-1].end + 1, last.mark):
+        last = boxes.pop()
+        contents.append(text[last.start : last.end].strip())
+    return ", ".join(reversed(contents))
+
+
+class _Box(NamedTuple):
+    """Positions of a box: its backslash, its content, its closing brace."""
+
+    mark: int
+    start: int
+    end: int
+
+
+def _boxes(text: str) -> list[_Box]:
+    """The outermost complete boxes in order; raises _NoAnswer when the last one is not closed."""
+    opened: list[tuple[int, int] | None] = []  # an open box, or None for another brace
+    boxes: list[_Box] = []
     for token in _BOX.finditer(text):
         mark = token[0]
         if mark == "{":
             opened.append(None)
         elif mark == "}":
-            start = opened.pop() if opened else None
-            if start is not None:
-                while boxes and boxes[-1][0] > start:  # nested in this one
+            box = opened.pop() if opened else None
+            if box is not None:
+                while boxes and boxes[-1].start > box[1]:  # nested in this one
                     boxes.pop()
-                boxes.append((start, token.start()))
+                boxes.append(_Box(*box, token.start()))
         elif len(mark) > 2:
-            opened.append(token.end())
-    last_end = boxes[-1][1] if boxes else -1
-    if any(start is not None and start > last_end for start in opened):
+            opened.append(token.span())
+    last_end = boxes[-1].end if boxes else -1
+    if any(box is not None and box[0] > last_end for box in opened):
         raise _NoAnswer
-    for start, end in reversed(boxes):
-        content = text[start:end].strip()
-        if not _is_placeholder(content):
-            before = text[max(0, start - CONTEXT) : start].rpartition("\\")[0]
-            if denied_around(before, text[end + 1 : end + 1 + CONTEXT]):
-                raise _NoAnswer
-            return content
-    return None
+    return boxes
 
 
 def _is_placeholder(content: str) -> bool:
@@ -143,7 +165,7 @@ def _last(marked: list[tuple[int, str]]) -> str | None:
     if not marked:
         return None
     content = max(marked)[1]
-    return _last_box(content) or content
+    return (_last_box(content) if content.count("boxed") == 1 else None) or content
 
 
 def _auto(text: str) -> str | None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-from .exact import UNIT_POLY, Key, Mono, Ring, TooLarge, Unreadable, Value, atom, from_key, number, prime_powers
+from .exact import UNIT_POLY, Key, Mono, Ring, TooLarge, Unreadable, Value, atom, from_key, number
 from .numeric import sign
 
 MAX_FACTORIAL = 3_000
@@ -110,7 +110,7 @@ def _logarithm(name: str, base: Fraction | None) -> Callable[[Ring, Value], Valu
         if q is not None:
             if q <= 0:
                 raise Unreadable("logarithm of a number that is not positive")
-            powers = prime_powers(q)
+            powers = ring.prime_powers(q)
             if base is not None and powers.keys() <= {2, 5} and powers.get(2) == powers.get(5):
                 return number(powers.get(2, 0))
             out = number(0)
@@ -131,7 +131,7 @@ def _logarithm(name: str, base: Fraction | None) -> Callable[[Ring, Value], Valu
 
 
 def absolute(ring: Ring, x: Value) -> Value:
-    known = sign(x)
+    known = sign(x, ring)
     if known is None:
         return opaque("abs", ring.negated(x) if _is_negative_term(x) else x)
     return x if known >= 0 else ring.negated(x)

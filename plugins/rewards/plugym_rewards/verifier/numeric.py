@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from .exact import Atom, Mono, Poly, TooLarge, Value, from_key
+from .exact import Atom, Mono, Poly, Ring, TooLarge, Value, from_key
 
 TOLERANCE = 1e-9  # relative to the sum of the absolute terms
 MAX_TERMS = 60  # of a sum or product that is evaluated numerically
@@ -27,8 +27,10 @@ class NoNumber(Exception):
 class Sample:
     """One choice of values for the variables: whole numbers from 3 to 8, or fractions between 0.4 and 2.4."""
 
+    ring: Ring  # whose budget the evaluation draws on
     whole: bool
     bound: dict[str, complex] = field(default_factory=dict)
+    known: dict[Atom, complex] = field(default_factory=dict)  # values found so far
 
     def variable(self, name: str) -> complex:
         """The value of a variable: the same each time, different for different names."""
@@ -41,7 +43,7 @@ class Sample:
 SAMPLES = (True, False)
 
 
-def differs(difference: Poly) -> bool | None:
+def differs(difference: Poly, ring: Ring) -> bool | None:
     """True when the polynomial is clearly not zero at a sample point, False when it looks like zero, else None.
 
     Raises TooLarge when a number in it is beyond floating point.
@@ -49,7 +51,7 @@ def differs(difference: Poly) -> bool | None:
     seen = None
     for whole in SAMPLES:
         try:
-            value, scale = _poly(difference, Sample(whole))
+            value, scale = _poly(difference, Sample(ring, whole))
         except NoNumber:
             continue
         if abs(value) > TOLERANCE * scale:
@@ -58,16 +60,17 @@ def differs(difference: Poly) -> bool | None:
     return seen
 
 
-def sign(x: Value) -> int | None:
+def sign(x: Value, ring: Ring) -> int | None:
     """-1, 0 or 1 for a real constant whose sign is clear, else None."""
     q = x.rational()
     if q is not None:
         return (q > 0) - (q < 0)
     if has_variables(x.num) or has_variables(x.den):
         return None
+    at = Sample(ring, whole=True)
     try:
-        above, scale = _poly(x.num, Sample(True))
-        below, scale_below = _poly(x.den, Sample(True))
+        above, scale = _poly(x.num, at)
+        below, scale_below = _poly(x.den, at)
     except NoNumber:
         return None
     if abs(above) <= TOLERANCE * scale or abs(below) <= TOLERANCE * scale_below:
@@ -83,6 +86,7 @@ def has_variables(poly: Poly) -> bool:
 
 def _poly(poly: Poly, at: Sample) -> tuple[complex, float]:
     """The value and the sum of the absolute values of the terms."""
+    at.ring.spend(len(poly))
     total, scale = 0j, 0.0
     try:
         for mono, c in poly.items():
@@ -125,6 +129,13 @@ CONSTANTS = {"π": complex(math.pi), "e": complex(math.e), "i": 1j}
 
 
 def _atom(a: Atom, at: Sample) -> complex:
+    value = at.known.get(a)
+    if value is None:
+        value = at.known[a] = _evaluated(a, at)
+    return value
+
+
+def _evaluated(a: Atom, at: Sample) -> complex:
     if isinstance(a, int):
         return complex(a)
     if isinstance(a, str):
@@ -152,7 +163,7 @@ def _series(a: tuple[str, str, str, object, object, object], at: Sample) -> comp
     body = from_key(body_key)  # type: ignore[arg-type]
     out = 0j if kind == "sum" else 1 + 0j
     for k in range(first, last + 1):
-        term = _value(body, Sample(at.whole, {**at.bound, variable: complex(k)}))
+        term = _value(body, Sample(at.ring, at.whole, {**at.bound, variable: complex(k)}))
         out = out + term if kind == "sum" else out * term
     return out
 

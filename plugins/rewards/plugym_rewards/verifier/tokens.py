@@ -31,6 +31,7 @@ _TOKEN = re.compile(
 )
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\{(\d+)\}")
 _NAMES = (*sorted(FUNCTIONS, key=len, reverse=True), "sqrt", "pi")
+_DIFFERENTIAL = re.compile(r"d ?[A-Za-zα-ω](?![A-Za-z])")
 _SIGNS = LETTERS | frozenset("+-*/^_!=→∞")  # = in the lower bound of a sum, → in a limit
 _COMMANDS = ONLY_ALGEBRA | {f"\\{name}" for name in (*FUNCTIONS, "frac", "sqrt", "binom", "pi")}
 
@@ -79,6 +80,8 @@ def is_well_formed(text: str) -> bool:
 
     Parsers of LaTeX tend to return the part that they understood.
     """
+    if "\\int" in text and not _DIFFERENTIAL.search(text):
+        return False
     expected: list[str] = []
     for kind, found in tokenize(text):
         if found in BRACKETS:

@@ -218,10 +218,10 @@ def _split_of(tasks: Iterable[Task]) -> dict[str, str]:
 def test_held_out_rows_depend_on_the_question_alone(write: WriteFile) -> None:
     rows = [{"question": f"What is {n} and {n}?", "answer": 2 * n} for n in range(400)]
     before = _split_of(read_problems(write(*rows)))
-    after = _split_of(read_problems(write(*reversed(rows), {"question": "What is 3  and 3?", "answer": "6.0"})))
-    assert all(after[question] == split for question, split in before.items())
-    assert after["What is 3  and 3?"] == before["What is 3 and 3?"]
+    assert _split_of(read_problems(write(*reversed(rows)))) == before
     assert 20 <= sum(split == "eval" for split in before.values()) <= 60
+    spaced = [{**row, "question": str(row["question"]).replace(" ", "  "), "answer": "5"} for row in rows]
+    assert list(_split_of(read_problems(write(*spaced))).values()) == list(before.values())
 
 
 def test_a_larger_share_keeps_the_rows_of_a_smaller_one(write: WriteFile) -> None:

@@ -12,12 +12,15 @@ torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
 transformers = pytest.importorskip("transformers", reason="needs the extra 'torch'")
 
 from plugym.trajectory import TokenStream, Trajectory, stream_of  # noqa: E402
+from plugym_runners.local.learner import LearnerConfig, TorchLearner  # noqa: E402
+from plugym_runners.local.models import LoadedModel  # noqa: E402
+from plugym_runners.local.tiny import build_tokenizer  # noqa: E402
 
 VOCABULARY = 61
 
 
 def llama(seed: int = 0, dtype: Any = torch.float64, **settings: Any) -> Any:
-    """A random two-layer Llama; in float64, so that 'equal' can mean equal but for rounding."""
+    """A random two-layer Llama; in float64 throughout, so that 'equal' can mean equal but for the last digits."""
     sizes = {
         "vocab_size": VOCABULARY,
         "hidden_size": 24,
@@ -30,7 +33,12 @@ def llama(seed: int = 0, dtype: Any = torch.float64, **settings: Any) -> Any:
         "initializer_range": 0.3,
     }
     torch.manual_seed(seed)
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**(sizes | settings))).to(dtype).eval()
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**(sizes | settings))).to(dtype).eval()
+    # The library's own norm computes in float32, whatever the model is in.
+    norms = [name for name, module in model.named_modules() if type(module).__name__ == "LlamaRMSNorm"]
+    for name in norms:
+        model.set_submodule(name, torch.nn.RMSNorm(model.config.hidden_size, eps=1e-6, dtype=dtype))
+    return model
 
 
 def random_stream(rng: np.random.Generator, prompt: Sequence[int], *lengths: int) -> TokenStream:
@@ -72,6 +80,28 @@ def naive_logp(model: Any, stream: TokenStream, temperature: float = 1.0) -> Any
     table = torch.log_softmax(logits / temperature, dim=-1)
     positions = torch.tensor(stream.positions)
     return table[positions - 1, torch.tensor(stream.ids)[positions]]
+
+
+GRADIENT_STEP = {"lr": 1e9, "betas": (0.0, 0.0), "eps": 1e9, "grad_clip": 0.0}
+"""Settings under which AdamW moves each weight by minus its gradient (to one part in 1e9)."""
+
+
+def learner(model: Any = None, *, needs: Any = frozenset(), temperature: float = 1.0, **settings: Any) -> TorchLearner:
+    """A learner of a random model (the same for every call); full fine-tuning unless the settings say otherwise."""
+    loaded = LoadedModel(model=llama() if model is None else model, tokenizer=build_tokenizer())
+    torch.manual_seed(1)
+    config = LearnerConfig(**{"method": "full"} | settings)
+    return TorchLearner(loaded, config, needs=frozenset(needs), temperature=temperature)
+
+
+@pytest.fixture
+def make_learner() -> Callable[..., TorchLearner]:
+    return learner
+
+
+@pytest.fixture
+def gradient_step() -> dict[str, Any]:
+    return GRADIENT_STEP
 
 
 @pytest.fixture
