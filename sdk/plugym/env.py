@@ -155,7 +155,7 @@ class Oracle(ABC):
 S = TypeVar("S")
 
 
-class Snapshots(ABC, Generic[S]):
+class Snapshots(Generic[S], ABC):  # in the order of gymnasium.Env, or the two do not mix
     """Mix-in: episodes can be saved in the middle and continued, for step-level credit and tree search."""
 
     @abstractmethod

@@ -61,7 +61,7 @@ class Hooks:
     def __init__(self, plugins: Mapping[str, object]) -> None:
         self._manager = pluggy.PluginManager("plugym")
         self._manager.add_hookspecs(RunSpecs)
-        for name, plugin in plugins.items():
+        for name, plugin in reversed(list(plugins.items())):  # pluggy calls the last one first
             try:
                 self._manager.register(plugin, name=name)
             except pluggy.PluginValidationError as error:

@@ -139,7 +139,7 @@ def check_scores(name: str, provider: RewardProvider, group: Group, scores: Sequ
 
 
 def _check_numbers(name: str, trajectory: Trajectory, score: Score) -> None:
-    numbers = [score.value, *score.parts.values(), *(score.steps or ())]
+    numbers: list[Any] = [score.value, *score.parts.values(), *(score.steps or ())]
     numbers += [vote for votes in score.votes or () for vote in votes]
     for number in numbers:
         if number is not None and not (isinstance(number, Real) and math.isfinite(number)):

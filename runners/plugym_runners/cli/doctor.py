@@ -11,18 +11,17 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from plugym.errors import BadInput
 from plugym.registry import registry
 from plugym.runner import Finding
 from plugym_runners.cli.options import FREE, Source, composing, make_runner
 from plugym_runners.cli.output import report, stdout_to_stderr
 from plugym_runners.cli.plugins import problem_of
+from plugym_runners.local.models import BUILT_IN, cache_dir, resolve_model
 
 _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)(?:\[(?P<inner>[^\]]*)\])?[^;]*;.*\bextra\s*==\s*['\"](?P<extra>[\w.-]+)['\"]"
 )
-
-MODELS = ("tiny", "smollm2")
-"""The models that come with the project."""
 
 
 @click.command(
@@ -49,6 +48,8 @@ def machine() -> Iterator[Finding]:
     yield Finding("plugym", "ok", metadata.version("plugym"))
     yield torch_finding()
     yield extras_finding()
+    yield cache_finding()
+    yield from model_findings()
     yield from plugin_findings()
 
 
@@ -113,6 +114,27 @@ def installed(distribution: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
+
+
+def cache_finding() -> Finding:
+    """Whether models can be put where they are kept."""
+    folder = cache_dir()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if existing.is_dir() and os.access(existing, os.W_OK):
+        return Finding("cache", "ok", str(folder))
+    return Finding("cache", "fail", f"{folder} cannot be written: set PLUGYM_CACHE to another directory")
+
+
+def model_findings() -> Iterator[Finding]:
+    """Whether the models that come with the project are there, or can be made without a network."""
+    for name in BUILT_IN:
+        try:
+            found = resolve_model(name)
+        except BadInput as error:
+            yield Finding(f"model {name}", "warn", str(error))
+        else:
+            state = "in the cache" if found.ready else "made on first use, without a network"
+            yield Finding(f"model {name}", "ok", state)
 
 
 def plugin_findings() -> Iterator[Finding]:

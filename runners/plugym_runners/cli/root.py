@@ -79,6 +79,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 def run(args: list[str]) -> int:
     """Run a command line; returns the exit code, with every error reported."""
+    debug = "--debug" in args
     try:
         with _command(args).make_context("runner", args) as context:
             context.command.invoke(context)
@@ -91,7 +92,7 @@ def run(args: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except Exception as error:
-        return _report(error, debug="--debug" in args)
+        return _report(error, debug=debug)
     return 0
 
 

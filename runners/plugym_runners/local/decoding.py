@@ -11,7 +11,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -19,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugym.engine import ChatTokenizer, Finish, Sampling
+from plugym.engine import ChatTokenizer
 from plugym.trajectory import IntArray
 from plugym_runners.local.kv_cache import GROWTH, CacheShape, RowCache, SessionCache
+from plugym_runners.local.rows import Answers, Row
 from plugym_runners.local.sampling import Sampler, temperatures
 
 PREFILL_TOKENS = 8192
@@ -30,33 +30,23 @@ PADDING = 64
 """Padded tokens that are cheaper than one more forward pass."""
 
 
-@dataclass(slots=True, eq=False)
-class Row:
-    """One completion in the making: `budget` tokens at most. `abandoned` may be set by any thread at any time."""
-
-    prompt: IntArray
-    sampling: Sampling
-    seed: int
-    session: str
-    budget: int
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    finish: Finish = "length"
-    abandoned: bool = False
-
-
 class Decoder:
-    """Runs one model. `cache` keeps keys and values of sessions between their turns; `counts` adds up tokens:
-    prompt, cached (not read again), shared (equal prompts), prefilled, sampled."""
+    """Runs one model, set by `use`. `cache` keeps keys and values of sessions between their turns. `counts` adds up
+    tokens: of prompts, cached by a session, prefilled (the rest was shared within a batch), and sampled."""
 
-    def __init__(self, model: Any, tokenizer: ChatTokenizer, shape: CacheShape, cache: SessionCache) -> None:
+    def __init__(self, tokenizer: ChatTokenizer, cache: SessionCache) -> None:
         self.cache = cache
         self.counts: Counter[str] = Counter()
-        self._model = model
+        self.vocabulary = 0
         self._tokenizer = tokenizer
-        self._shape = shape
         self._eos = frozenset(tokenizer.eos_ids)
-        # The argument was called `past_key_values` before transformers 5.20.
+
+    def use(self, model: Any, shape: CacheShape) -> None:
+        """Decode with this model from now on. What is cached belongs to the old one: the caller clears it."""
+        self._model = model
+        self._shape = shape
+        self.vocabulary = model.get_input_embeddings().weight.shape[0]
+        # Older transformers call the argument `past_key_values`, newer ones warn when it is used.
         named = inspect.signature(model.forward).parameters
         self._cache_argument = "cache" if "cache" in named else "past_key_values"
 
@@ -70,6 +60,8 @@ class Decoder:
             return
         with inference(self._model):
             pasts = [self.cache.take(row.session, row.prompt) for row in live]
+            self.counts["prompt"] += sum(len(row.prompt) for row in live)
+            self.counts["cached"] += sum(0 if past is None else past.shape[3] for past in pasts)
             room = max(row.budget for row in live)
             cache, logits, order = self._prefill([row.prompt for row in live], pasts, room)
             live = [live[i] for i in order]
@@ -103,6 +95,8 @@ class Decoder:
             if row.abandoned:
                 ended.add(i)
                 continue
+            if logprob != logprob:
+                raise FloatingPointError("the model's logits are not finite")
             row.tokens.append(token)
             row.logprobs.append(logprob)
             if token in self._eos or (row.sampling.stop and self._hits_stop(row)):
@@ -128,42 +122,43 @@ class Decoder:
             self.cache.put(row.session, ids, cache.save(i))
         done(row)
 
-    def score(
-        self, prompts: Sequence[IntArray], answers: Sequence[IntArray], settings: Sequence[Sampling]
-    ) -> list[float]:
-        """Summed log-prob of answers[i] after prompts[i], at the temperature of settings[i]. Equal prompts are read
-        once, all answers in one forward pass."""
+    def score(self, requests: Sequence[Answers]) -> list[tuple[float, ...]]:
+        """Summed log-prob of each answer after its prompt, at the request's temperature. Equal prompts are read once,
+        then all answers in one forward pass."""
+        pairs = [(request, answer) for request in requests for answer in request.answers]
+        longest = max(len(answer) for _, answer in pairs)
+        device = self._shape.device
         with inference(self._model):
-            longest = max(len(answer) for answer in answers)
+            prompts = [request.prompt for request, _ in pairs]
+            self.counts["prompt"] += sum(map(len, prompts))
             cache, logits, order = self._prefill(prompts, [None] * len(prompts), longest)
-            rows = torch.zeros((len(order), longest), dtype=torch.int64)
-            for row, i in zip(rows, order, strict=True):
-                row[: len(answers[i])] = torch.from_numpy(answers[i])
-            rows = rows.to(self._shape.device)
-            lengths = torch.tensor([[len(answers[i])] for i in order], device=self._shape.device)
-            steps = torch.arange(longest, device=self._shape.device)
+            pairs = [pairs[i] for i in order]
+            ids = torch.zeros((len(pairs), longest), dtype=torch.int64)
+            for row, (_, answer) in zip(ids, pairs, strict=True):
+                row[: len(answer)] = torch.from_numpy(answer)
+            ids, steps = ids.to(device), torch.arange(longest, device=device)
             all_logits = logits[:, None]
             if longest > 1:
                 first = cache.end
-                cache.open_columns(first, first + longest - 1, rows=len(order))
-                mask = cache.prefill_mask(torch.ones_like(rows[:, 1:], dtype=torch.bool))
-                starts = torch.tensor([[len(prompts[i])] for i in order], device=self._shape.device)
-                rest = self._forward(rows[:, :-1], starts + steps[:-1], mask, cache, keep=longest - 1)
+                cache.open_columns(first, first + longest - 1)
+                mask = cache.prefill_mask(torch.ones_like(ids[:, 1:], dtype=torch.bool))
+                starts = torch.tensor([[len(request.prompt)] for request, _ in pairs], device=device)
+                rest = self._forward(ids[:, :-1], starts + steps[:-1], mask, cache, keep=longest - 1)
                 all_logits = torch.cat([all_logits, rest], dim=1)
-            scale = temperatures([settings[i] for i in order], self._shape.device)
+            scale = temperatures([request.sampling for request, _ in pairs], device)
             logp = torch.log_softmax(all_logits.float() / scale[:, None], dim=-1)
-            picked = logp.gather(2, rows[:, :, None])[:, :, 0]
-            sums = picked.masked_fill(steps >= lengths, 0.0).sum(dim=1).tolist()
-        scores = [0.0] * len(order)
-        for i, value in zip(order, sums, strict=True):
-            scores[i] = value
-        return scores
+            lengths = torch.tensor([[len(answer)] for _, answer in pairs], device=device)
+            picked = logp.gather(2, ids[:, :, None])[:, :, 0].masked_fill(steps >= lengths, 0.0)
+            sums = dict(zip(order, picked.sum(dim=1).tolist(), strict=True))
+        values = iter(sums[i] for i in range(len(pairs)))
+        return [tuple(next(values) for _ in request.answers) for request in requests]
 
     def _prefill(
         self, prompts: Sequence[IntArray], pasts: Sequence[Tensor | None], room: int
     ) -> tuple[RowCache, Tensor, list[int]]:
         """Read the prompts, as far as `pasts` does not hold them. Returns the cache, the logits after each prompt and
-        the order of the rows in both. Equal prompts without a past are read once and copied."""
+        the order of the rows in both. Equal prompts are read once and copied, and so is what all of them begin with."""
+        pasts = self._share_beginning(prompts, pasts)
         leaders, followers, new = arrange(prompts, pasts)
         order = leaders + [row for row, _ in followers]
         width = max(len(prompt) for prompt in prompts)
@@ -186,7 +181,7 @@ class Decoder:
             cache.open_columns(offset + first, offset + last, rows=rows, written=part_written)
             logits = self._forward(part_ids, part_positions, cache.prefill_mask(part_written), cache)
         logits = logits[:, -1]
-        self._count(prompts, [prompts[row] for row, _ in followers], new, int(written.sum()))
+        self.counts["prefilled"] += int(written.sum())
         if followers:
             sources = [slot for _, slot in followers]
             cache.repeat(sources, len(leaders))
@@ -194,14 +189,15 @@ class Decoder:
         cache.keep(range(len(order)))
         return cache, logits, order
 
-    def _count(
-        self, prompts: Sequence[IntArray], repeated: Sequence[IntArray], new: Sequence[int], prefilled: int
-    ) -> None:
-        total, shared = sum(map(len, prompts)), sum(map(len, repeated))
-        self.counts["prompt"] += total
-        self.counts["shared"] += shared
-        self.counts["prefilled"] += prefilled
-        self.counts["cached"] += total - shared - prefilled
+    def _share_beginning(self, prompts: Sequence[IntArray], pasts: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Where it pays, read the common beginning of all prompts without a past, and make it their past."""
+        fresh = {prompt.tobytes(): prompt for prompt, past in zip(prompts, pasts, strict=True) if past is None}
+        length = common_beginning(list(fresh.values()))
+        if (len(fresh) - 1) * length <= PADDING:
+            return pasts
+        cache, _, _ = self._prefill([next(iter(fresh.values()))[:length]], [None], 0)
+        beginning = cache.save(0)
+        return [beginning if past is None else past for past in pasts]
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: RowCache, *, keep: int = 1) -> Tensor:
         """Logits of the last `keep` positions: [rows, keep, vocabulary]."""
@@ -221,12 +217,12 @@ def arrange(
     prompts: Sequence[IntArray], pasts: Sequence[Tensor | None]
 ) -> tuple[list[int], list[tuple[int, int]], list[int]]:
     """Which rows are read (`leaders`, most new tokens first), which are copies (`followers`: row, place of its
-    leader), and how many new tokens each leader has."""
-    first: dict[bytes, int] = {}
+    leader), and how many new tokens each leader has. Copies have the same prompt and the very same past."""
+    first: dict[tuple[bytes, int], int] = {}
     repeats: list[tuple[int, int]] = []
     news: dict[int, int] = {}
     for row, (prompt, past) in enumerate(zip(prompts, pasts, strict=True)):
-        leader = first.setdefault(prompt.tobytes(), row) if past is None else row
+        leader = first.setdefault((prompt.tobytes(), id(past)), row)
         if leader == row:
             news[row] = len(prompt) - (0 if past is None else past.shape[3])
         else:
@@ -234,6 +230,15 @@ def arrange(
     leaders = sorted(news, key=lambda row: -news[row])
     place = {row: slot for slot, row in enumerate(leaders)}
     return leaders, [(row, place[leader]) for row, leader in repeats], [news[row] for row in leaders]
+
+
+def common_beginning(prompts: Sequence[IntArray]) -> int:
+    """Tokens that all prompts begin with, leaving at least one to each."""
+    if not prompts:
+        return 0
+    shortest = min(map(len, prompts)) - 1
+    same = np.all([prompt[:shortest] == prompts[0][:shortest] for prompt in prompts], axis=0)
+    return shortest if same.all() else int(same.argmin())
 
 
 def segments(new: Sequence[int]) -> Iterator[tuple[int, int, int]]:

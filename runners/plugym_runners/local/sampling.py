@@ -17,10 +17,15 @@ from plugym.engine import Sampling
 
 FIRST_CUT = 512
 """Candidates looked at first for top-k and top-p."""
+BLOCK = 256
+"""Entries of a distribution that are accumulated together."""
 
 
 def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
-    """`count` uniform numbers in [0, 1) of the stream that belongs to `seed` (Philox, so any two seeds are independent).
+    """`count` uniform numbers in [0, 1) of the stream that belongs to `seed`: float64[count].
+
+    Philox is counter-based, so the streams of any two seeds are independent (Salmon et al. 2011, "Parallel random
+    numbers: as easy as 1, 2, 3").
 
     >>> bool((uniforms(7, 3) == uniforms(7, 5)[:3]).all())
     True
@@ -64,18 +69,19 @@ class Sampler:
         scores = logits.float()
         if self._scale is not None:
             scores = scores / self._scale
-        logp = torch.log_softmax(scores, dim=-1)
+        probs = torch.softmax(scores, dim=-1)
         tokens = torch.empty(len(self._settings), dtype=torch.int64, device=self._device)
         for kind, rows in self._kinds.items():
-            part = logp if len(rows) == len(logp) else logp[rows]
+            part = probs if len(rows) == len(probs) else probs[rows]
             draws = self._draws[rows, step]
             if kind == "greedy":
                 tokens[rows] = part.argmax(dim=-1)
             elif kind == "plain":
-                tokens[rows] = invert(part.exp(), draws)
+                tokens[rows] = invert(part, draws)
             else:
                 tokens[rows] = draw_cut(part, draws, self._cuts)
-        return tokens, logp.gather(1, tokens[:, None])[:, 0]
+        # The log of a float32 softmax is as exact as log_softmax for whatever is likely enough to be drawn.
+        return tokens, probs.gather(1, tokens[:, None])[:, 0].log()
 
 
 def temperatures(settings: Sequence[Sampling], device: torch.device) -> Tensor:
@@ -87,31 +93,50 @@ def temperatures(settings: Sequence[Sampling], device: torch.device) -> Tensor:
 def invert(weights: Tensor, draws: Tensor) -> Tensor:
     """Index at which the cumulative weight first exceeds draws * total: int64[rows] of weights[rows, n] >= 0.
 
-    An entry of weight 0 is never chosen.
+    The sum runs over blocks first and then inside one block: most of a vocabulary is never accumulated one by one. An
+    entry of weight 0 is never chosen.
 
     >>> invert(torch.tensor([[0.5, 0.0, 0.5]]), torch.tensor([0.5], dtype=torch.float64)).tolist()
     [2]
     """
+    n = weights.shape[1]
+    whole = n - n % BLOCK
+    blocks = weights[:, :whole].unflatten(1, (-1, BLOCK)).sum(dim=-1)
+    if whole < n:
+        blocks = torch.cat([blocks, weights[:, whole:].sum(dim=-1, keepdim=True)], dim=1)
+    block, draws = _invert_few(blocks, draws)
+    inside = block[:, None] * BLOCK + torch.arange(BLOCK, device=weights.device)
+    few = weights.gather(1, inside.clamp(max=n - 1)).masked_fill(inside >= n, 0.0)
+    return block * BLOCK + _invert_few(few, draws)[0]
+
+
+def _invert_few(weights: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by plain accumulation, and where inside the chosen entry's share the draw fell: float64[rows] in
+    [0, 1)."""
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     total = cumulative[:, -1]
     # Rounding may lift the product to the total itself, which no entry exceeds.
     target = torch.minimum(draws * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+    chosen = torch.searchsorted(cumulative, target[:, None], right=True)
+    chosen = chosen.clamp(max=weights.shape[1] - 1)  # NaN weights lead beyond the end; the caller sees their log-prob
+    share = weights.gather(1, chosen).double()
+    left = (target[:, None] - cumulative.gather(1, chosen) + share) / share
+    return chosen[:, 0], left[:, 0].clamp(0.0, 1.0 - 2.0**-53)
 
 
-def draw_cut(logp: Tensor, draws: Tensor, settings: Sequence[Sampling]) -> Tensor:
+def draw_cut(probs: Tensor, draws: Tensor, settings: Sequence[Sampling]) -> Tensor:
     """Sample within the top k, then within the smallest set that holds the mass top_p of those (nucleus sampling,
-    Holtzman et al. 2020, arXiv:1904.09751): int64[rows] of logp[rows, vocabulary]."""
-    vocabulary = logp.shape[1]
+    Holtzman et al. 2020, arXiv:1904.09751): int64[rows] of probs[rows, vocabulary]."""
+    vocabulary = probs.shape[1]
     limits = [min(s.top_k, vocabulary) or vocabulary for s in settings]
-    top_k = torch.tensor(limits, device=logp.device)[:, None]
-    top_p = torch.tensor([s.top_p for s in settings], dtype=torch.float64, device=logp.device)[:, None]
+    top_k = torch.tensor(limits, device=probs.device)[:, None]
+    top_p = torch.tensor([s.top_p for s in settings], dtype=torch.float64, device=probs.device)[:, None]
     # Sorting the vocabulary would cost more than the model: look at the best few, and widen only where top-p needs it.
     width = min(max([FIRST_CUT, *(k for k in limits if k < vocabulary)]), vocabulary)
     while True:
-        best, ids = logp.topk(width, dim=-1)
-        rank = torch.arange(width, device=logp.device)
-        mass = best.exp().double().masked_fill(rank >= top_k, 0.0)
+        best, ids = probs.topk(width, dim=-1)
+        rank = torch.arange(width, device=probs.device)
+        mass = best.double().masked_fill(rank >= top_k, 0.0)
         total = mass.sum(dim=-1, keepdim=True)
         wanted = top_p * torch.where(top_k < vocabulary, total, 1.0)
         if width == vocabulary or bool((total >= wanted).all()):

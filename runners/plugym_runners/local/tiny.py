@@ -301,7 +301,7 @@ Encoded = tuple[list[int], list[int]]  # token ids, and 1 on each token that the
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, trace: Trace) -> Encoded:
-    out = tokenizer.apply_chat_template(
+    out: Any = tokenizer.apply_chat_template(
         trace.messages, tools=trace.tools, return_dict=True, return_assistant_tokens_mask=True
     )
     return out["input_ids"], out["assistant_masks"]

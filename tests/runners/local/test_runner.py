@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plugym.config import Layers, RunSpec, flag_layer
+from plugym.config import Layers, RunSpec, file_layer, flag_layer
 from plugym.errors import BadInput, RewardError
 from plugym.registry import Registry, UserRegistry, use_registry, validate_settings
 from plugym.reward import RewardProvider, Score
@@ -19,11 +19,10 @@ from plugym_runners.local import LocalRunner
 def runner_of(tmp_path: Path, *flags: str, reward: str = "verifier") -> LocalRunner:
     layers = Layers()
     layers.add({"env": "math", "reward": [reward], "algo": "grpo_tcr", "model": "tiny"}, "test")
-    base = ["rollout.tasks_per_step=2", "rollout.group_size=4", "rollout.max_turn_tokens=8", "run.steps=2"]
-    pairs = [flag.partition("=") for flag in (*base, f"run.out={tmp_path}", "hooks=store", *flags)]
+    layers.add({"rollout": {"tasks_per_step": 2, "group_size": 4, "max_turn_tokens": 8}}, "test")
+    layers.add({"run": {"steps": 2, "out": str(tmp_path), "hooks": ["store"]}}, "test")
+    pairs = [flag.partition("=") for flag in flags]
     layers.add(flag_layer([(key, value) for key, _, value in pairs]), "flag")
-    if isinstance(layers.merged["run"]["hooks"], str):
-        layers.merged["run"]["hooks"] = [layers.merged["run"]["hooks"]]
     spec: RunSpec = layers.spec()
     return LocalRunner(spec, validate_settings(LocalRunner.Config, spec.train, prefix="--train."))
 
@@ -49,8 +48,6 @@ def test_a_run_writes_its_directory(tmp_path: Path) -> None:
 def test_config_toml_gives_the_same_run_again(tmp_path: Path) -> None:
     first = runner_of(tmp_path).train()
     layers = Layers()
-    from plugym.config import file_layer
-
     layers.add(file_layer(Path(first["dir"]) / "config.toml"), "file")
     spec = layers.spec()
     again = LocalRunner(spec, validate_settings(LocalRunner.Config, spec.train, prefix="--train.")).train()
@@ -91,9 +88,8 @@ class ConstantReward(RewardProvider):
 
 @pytest.fixture
 def local_rewards() -> Any:
-    use_registry(
-        Registry(UserRegistry(local={"rewards": {name: f"{__name__}:{name}" for name in ("BrokenReward", "ConstantReward")}}))
-    )
+    local = {name: f"{__name__}:{name}" for name in ("BrokenReward", "ConstantReward")}
+    use_registry(Registry(UserRegistry(local={"rewards": local})))
     yield
     use_registry(None)
 

@@ -73,7 +73,8 @@ def main() -> None:
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the parent, which closes our stdin
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
+    if sys.platform != "darwin":  # macOS has no limit on address space
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     sys.setrecursionlimit(RECURSION_LIMIT)
     try:
         import math_verify  # noqa: F401  (the slow import happens before "ready")

@@ -29,11 +29,13 @@ _HASH = re.compile(r"####[ \t]*([^\n]*)")
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
 _CLAUSE_START = re.compile(r"(?i)[;:\n]|,\s|\b(?:so|therefore|thus|hence|but|then)\b")
-_PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:or|and|sqrt|pi|sin|cos|tan|log|ln)\b)[A-Za-z]{2,}(?![A-Za-z{])")
+_PROSE = re.compile(
+    r"(?<![\\A-Za-z])(?!(?:or|and|sqrt|pi|sin|cos|tan|log|ln)\b)(?:[A-Za-z]{2,}|a(?= [a-z]{2}))(?![A-Za-z{])"
+)
 _TAKEN_BACK = re.compile(r"(?i)\W*(?:no|not|wait|wrong|actually|incorrect|that'?s? (?:is )?(?:wrong|not|incorrect))\b")
 _LOOSE_START = re.compile(r"^[-–—=:]+\s+|^=")
 _WORD = re.compile(r"[A-Za-z]+\.?")
-_LONE_NUMBER = re.compile(r"[-+$\s]*[\d.,]+[\s%]*")
+_LONE_NUMBER = re.compile(r"[-$\s]*[\d.,]+[\s%]*")
 
 
 def extract_answer(text: str, how: str = "boxed") -> str | None:
@@ -188,19 +190,20 @@ def _last_number(text: str) -> str | None:
     if at < 0:
         return None
     start = floor = max(0, at - MAX_SENTENCE)
-    for sentence in _SENTENCE_END.finditer(text, floor, at):
+    for sentence in _SENTENCE_END.finditer(text, floor, at + 1):
         start = sentence.end()
     ending = _SENTENCE_END.search(text, at + 1, at + MAX_SENTENCE)
     stop = ending.start() if ending else min(len(text), at + MAX_SENTENCE)
     before, after = text[start : at + 1], text[at + 1 : stop]
 
     clause = before[max((m.end() for m in _CLAUSE_START.finditer(before)), default=0) :]
-    if denied_in_prose(clause) or denied_in_prose(after) or _TAKEN_BACK.match(text, stop):
+    asked = ending is not None and ending[0] == "?"
+    if asked or denied_in_prose(clause) or denied_in_prose(after) or _TAKEN_BACK.match(text, stop):
         raise _NoAnswer
     words = list(_PROSE.finditer(before))
     following = _PROSE.search(after)
     run = before[words[-1].end() if words else 0 :] + after[: following.start() if following else None]
-    run = _LOOSE_START.sub("", run.strip(" \t,;:.!?*`\"'"))
+    run = _LOOSE_START.sub("", run.replace("**", " ").strip(" \t,;:.!`\"'"))
     if words and run.startswith("or "):
         raise _NoAnswer
     return _last_side(run.removeprefix("and "))

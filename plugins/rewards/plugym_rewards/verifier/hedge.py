@@ -68,7 +68,8 @@ def find_hedge(text: str, allowed: str = "") -> str | None:
 
 def is_label(word: str) -> bool:
     """Whether a word can be what was counted ("18 eggs") and nothing else."""
-    return len(word) >= 3 and word.isalpha() and word.lower() not in NOT_A_LABEL
+    word = word.lower()
+    return len(word) >= 3 and word.isalpha() and NOT_A_LABEL.isdisjoint((word, word.removesuffix("s")))
 
 
 _SPOKEN_DENIAL = re.compile(

@@ -75,7 +75,7 @@ _HALF_SHORT_FRAC = re.compile(r"\\frac\s*([0-9A-Za-zπ])\s*(?=\{)")
 _DEGREE = re.compile(r"\^\s*(?:°|\{\s*°\s*\})")
 _BRACED_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d{3}(?!\d))")
 _LEAD_IN = re.compile(
-    r"(?i)^(?:so |thus |therefore,? |hence )?(?:the |my )?(?:final |correct )?answer\s*(?:is|:|=)?\s*:?\s*"
+    r"(?i)^(?:so |thus |therefore,? |hence )?(?:the |my )?(?:final |correct )?answer\b\s*(?:is|:|=)?\s*:?\s*"
 )
 _ENDS_A_NUMBER = re.compile(r"[\d})](?:\s|~|\\[,;: ]|\\quad)*$")
 _LOOSE_SPACE = re.compile(r" (?![^\W_])|(?<![^\W_]) ")
@@ -85,7 +85,7 @@ def normalize(text: str) -> str:
     """One spelling of an answer; never raises.
 
     >>> normalize(r"$\\dfrac12\\,\\text{cm}^2$")
-    '\\\\frac{1}{2} cm^2'
+    '\\\\frac{1}{2}cm^2'
     >>> normalize("x² ≤ ½")
     'x^{2}≤1/2'
     """

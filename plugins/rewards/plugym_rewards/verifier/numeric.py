@@ -11,6 +11,7 @@ import cmath
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 from zlib import crc32
 
 from .exact import Atom, Mono, Poly, Ring, TooLarge, Value, from_key
@@ -153,14 +154,14 @@ def _evaluated(a: Atom, at: Sample) -> complex:
     return known(*arguments) if known else _unknown(a[1], arguments)
 
 
-def _series(a: tuple[str, str, str, object, object, object], at: Sample) -> complex:
+def _series(a: tuple[Any, ...], at: Sample) -> complex:
     """A finite sum or product over whole numbers."""
     _, kind, variable, low_key, high_key, body_key = a
-    low, high = (_value(from_key(key), at) for key in (low_key, high_key))  # type: ignore[arg-type]
+    low, high = (_value(from_key(key), at) for key in (low_key, high_key))
     first, last = round(low.real), round(high.real)
     if abs(low - first) > TOLERANCE or abs(high - last) > TOLERANCE or last - first > MAX_TERMS:
         raise NoNumber
-    body = from_key(body_key)  # type: ignore[arg-type]
+    body = from_key(body_key)
     out = 0j if kind == "sum" else 1 + 0j
     for k in range(first, last + 1):
         term = _value(body, Sample(at.ring, at.whole, {**at.bound, variable: complex(k)}))

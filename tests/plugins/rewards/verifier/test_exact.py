@@ -44,11 +44,9 @@ def _python(depth: int) -> st.SearchStrategy[str]:
 @settings(max_examples=200, deadline=None)
 @given(_python(3))
 def test_arithmetic_agrees_with_fractions(text: str) -> None:
-    tokens = "".join(f"Fraction('{t}')" if t.strip("0123456789.") == "" else t for t in _pieces(text)).replace(
-        "^", "**"
-    )
+    python = "".join(f"Fraction('{t}')" if t[0].isdigit() else t for t in _pieces(text)).replace("^", "**")
     try:
-        expected = eval(tokens, {"Fraction": Fraction})  # noqa: S307  (our own generated arithmetic)
+        expected = eval(python, {"Fraction": Fraction})  # noqa: S307  (our own generated arithmetic)
     except ZeroDivisionError:
         with pytest.raises(Unreadable):
             evaluate(text, Ring())
@@ -78,7 +76,7 @@ _symbolic = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_symbolic, _symbolic, _symbolic)
 def test_the_laws_of_algebra_hold(a: str, b: str, c: str) -> None:
     for left, right in [
@@ -93,7 +91,7 @@ def test_the_laws_of_algebra_hold(a: str, b: str, c: str) -> None:
         assert equal_values(evaluate(left, ring), evaluate(f"{right}+1", ring), ring) is False
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(_symbolic, _symbolic)
 def test_verdicts_agree_with_sympy(a: str, b: str) -> None:
     sympy = pytest.importorskip("sympy", reason="needs the extra `math`")
@@ -109,8 +107,9 @@ def test_verdicts_agree_with_sympy(a: str, b: str) -> None:
     ("text", "error"),
     [
         ("2 3", Unreadable), ("2 3/2", Unreadable), ("100(107)", Unreadable), ("0x", Unreadable), ("x 2", Unreadable),
-        ("1/0", Unreadable), ("0^{-1}", Unreadable), ("(-1)!", Unreadable), (r"\ln 0", Unreadable), ("hello", Unreadable),
-        (r"\foo", Unreadable), ("", Unreadable), ("(1", Unreadable), ("5!!", Unreadable), (r"\infty+1", Unreadable),
+        ("1/0", Unreadable), ("0^{-1}", Unreadable), ("(-1)!", Unreadable), (r"\ln 0", Unreadable),
+        ("hello", Unreadable), (r"\foo", Unreadable), ("", Unreadable), ("(1", Unreadable), ("5!!", Unreadable),
+        (r"\infty+1", Unreadable),
         (r"\int x dx", NeedsAlgebra), (r"\lim_{x} x", NeedsAlgebra), (r"\sum_{k=1}^{∞} k", NeedsAlgebra),
         ("9999!", TooLarge), ("(x+y+z)^{200}", TooLarge), ("(" * 60 + "1" + ")" * 60, TooLarge),
     ],

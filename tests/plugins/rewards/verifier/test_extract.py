@@ -86,7 +86,13 @@ def test_other_formats(how: str, text: str, expected: str | None) -> None:
 )
 def test_thinking_is_cut_off(text: str, expected: str | None) -> None:
     assert without_thinking(text) == expected
-    assert extract_answer(text.replace("a", r"\boxed{1}"), "boxed") is None
+
+
+@pytest.mark.parametrize("text", [r"<think>\boxed{1}</think>so", r"<think>\boxed{1}", r"\boxed{1}</think>so"])
+@pytest.mark.parametrize("how", EXTRACTIONS)
+def test_an_answer_only_inside_thinking_is_none(text: str, how: str) -> None:
+    assert extract_answer(text, how) in (None, "so")
+    assert extract_answer(text.replace("so", ""), how) is None
 
 
 def test_unknown_format_names_the_known_ones() -> None:
@@ -138,7 +144,6 @@ def test_what_is_extracted_stands_in_the_text(text: str, how: str) -> None:
         "<answer>",
         "<think>",
         "1 ",
-        "7",
         "x. ",
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,11 @@ from plugym_runners.local.tiny import build_tokenizer  # noqa: E402
 VOCABULARY = 61
 
 
-def llama(seed: int = 0, dtype: Any = torch.float64, **settings: Any) -> Any:
-    """A random two-layer Llama; in float64 throughout, so that 'equal' can mean equal but for the last digits."""
+def llama(seed: int = 0, dtype: Any = torch.float64, *, own_norm: bool = False, **settings: Any) -> Any:
+    """A random two-layer Llama; in float64, so that 'equal' can mean equal but for the last digits.
+
+    The library's own norm computes in float32 whatever the model is in: it stays only with `own_norm`.
+    """
     sizes = {
         "vocab_size": VOCABULARY,
         "hidden_size": 24,
@@ -34,9 +38,8 @@ def llama(seed: int = 0, dtype: Any = torch.float64, **settings: Any) -> Any:
     }
     torch.manual_seed(seed)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**(sizes | settings))).to(dtype).eval()
-    # The library's own norm computes in float32, whatever the model is in.
     norms = [name for name, module in model.named_modules() if type(module).__name__ == "LlamaRMSNorm"]
-    for name in norms:
+    for name in [] if own_norm else norms:
         model.set_submodule(name, torch.nn.RMSNorm(model.config.hidden_size, eps=1e-6, dtype=dtype))
     return model
 
@@ -82,13 +85,14 @@ def naive_logp(model: Any, stream: TokenStream, temperature: float = 1.0) -> Any
     return table[positions - 1, torch.tensor(stream.ids)[positions]]
 
 
-GRADIENT_STEP = {"lr": 1e9, "betas": (0.0, 0.0), "eps": 1e9, "grad_clip": 0.0}
-"""Settings under which AdamW moves each weight by minus its gradient (to one part in 1e9)."""
+GRADIENT_STEP = {"lr": 1e15, "betas": (0.0, 0.0), "eps": 1e15, "grad_clip": 0.0}
+"""Settings under which AdamW moves each weight by minus its gradient (to one part in 1e15 for one of size 1)."""
 
 
 def learner(model: Any = None, *, needs: Any = frozenset(), temperature: float = 1.0, **settings: Any) -> TorchLearner:
     """A learner of a random model (the same for every call); full fine-tuning unless the settings say otherwise."""
-    loaded = LoadedModel(model=llama() if model is None else model, tokenizer=build_tokenizer())
+    model = llama() if model is None else model
+    loaded = LoadedModel("random", model, build_tokenizer(), eos_ids=(2,), max_context=128, path=Path("random"))
     torch.manual_seed(1)
     config = LearnerConfig(**{"method": "full"} | settings)
     return TorchLearner(loaded, config, needs=frozenset(needs), temperature=temperature)

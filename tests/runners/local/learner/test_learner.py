@@ -189,9 +189,7 @@ def test_a_trajectory_without_trained_tokens_only_counts(
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_metrics(
-    make_learner: Make, trajectories: list[Trajectory], advantages: list[Advantage], method: str
-) -> None:
+def test_metrics(make_learner: Make, trajectories: list[Trajectory], advantages: list[Advantage], method: str) -> None:
     learner = make_learner(method=method, micro_batch_tokens=20, lr=0.01)
     streams = [s for t in trajectories for s in t.streams]
     now = np.concatenate([p[s.positions] for s, p in zip(streams, learner.logprobs(streams), strict=True)])
@@ -254,7 +252,9 @@ def test_what_is_not_finite_is_never_applied(
             output.loss = output.loss + (batch.logp - batch.logp.detach()).square().sum().sqrt()
         return output
 
-    with pytest.raises(RunStopped, match="the loss is nan at update 1" if bad == "loss" else "not finite .*at update 1"):
+    with pytest.raises(
+        RunStopped, match="the loss is nan at update 1" if bad == "loss" else "not finite .*at update 1"
+    ):
         learner.step(trajectories, advantages, poisoned)
     assert all(torch.equal(before[name], p) for name, p in weights_of(learner).items())
     assert learner.updates == 1
@@ -313,7 +313,9 @@ def test_the_value_head_learns(make_learner: Make, trajectories: list[Trajectory
     losses = [learner.step(trajectories, advantages, loss)["actor/loss"] for _ in range(20)]
     assert losses[-1] < 0.2 * losses[0]
     values = learner.values(streams)
-    assert all(not value[~s.loss_mask].any() and value[s.loss_mask].all() for s, value in zip(streams, values, strict=True))
+    assert all(
+        not value[~s.loss_mask].any() and value[s.loss_mask].all() for s, value in zip(streams, values, strict=True)
+    )
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
