@@ -1,10 +1,10 @@
 """Write tests/data/oracle_{trl,verl}.json: losses and gradients of other libraries on small random batches.
 
 CI compares plugym.functional with these files, so that it needs neither library. Run once per library and
-version, from the root of the repository, in a venv that has it (see `trl_oracle.py`, `verl_oracle.py`):
+version in a venv that has it beside this project (see `trl_oracle.py`, `verl_oracle.py`):
 
-    PYTHONPATH=sdk python tests/oracle/make_golden.py trl
-    PYTHONPATH=sdk python tests/oracle/make_golden.py verl
+    python tests/oracle/make_golden.py trl
+    python tests/oracle/make_golden.py verl
 
 Everything is computed in float64 and written with 12 digits.
 """

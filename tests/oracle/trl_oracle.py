@@ -1,8 +1,8 @@
 """TRL's GRPO loss, called alone: no model, no data set, no trainer set-up.
 
 `GRPOTrainer._compute_loss` reads its settings from the trainer and log-probs from one method; a bare
-trainer object with those attributes and that method replaced gives the loss of any log-probs. Needs trl
-(extra `oracle`); written for 1.16, whose attributes these are.
+trainer object with those attributes and that method replaced gives the loss of any log-probs. Needs trl,
+`pip install -e '.[oracle]'`; written for 1.16, whose attributes these are.
 """
 
 from __future__ import annotations

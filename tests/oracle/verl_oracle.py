@@ -4,6 +4,7 @@ verl imports ray with its first module; the functions read here do not use it, s
 Needs, in a venv of its own with Python < 3.13 (nothing of it is an extra of this project):
     pip install torch==2.13.0 transformers==5.24.0 omegaconf hydra-core codetiming datasets pandas numpy
     pip install tensordict==0.10.0 && pip install --no-deps verl==0.9.1
+    pip install -e .
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugym.config import (
@@ -225,6 +225,7 @@ values = st.recursive(
 )
 
 
+@settings(max_examples=60)
 @given(st.dictionaries(text, values, max_size=4))
 def test_toml_is_read_back_as_it_was_written(data: dict[str, Any]) -> None:
     assert tomllib.loads(dump_toml(data)) == data
@@ -234,6 +235,7 @@ keys = st.from_regex(r"[a-z_]{1,8}", fullmatch=True).filter(lambda key: key not 
 plugin_settings = st.dictionaries(keys, values | st.none(), max_size=3)
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     env=plugin_settings,
     reward=plugin_settings,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plugym.errors import BadInput
-from plugym.registry import registry, validate_settings
-from plugym_runners.cli.options import FREE, read_flags
+from plugym.registry import registry as installed
+from plugym.registry import validate_settings
+from plugym_runners.cli.options import FREE, read_flags, registry_option, use_registry_file
 from plugym_runners.cli.output import emit, stdout_to_stderr, table
 
 if TYPE_CHECKING:
@@ -35,12 +36,20 @@ class Case:
 @click.option("--gold", metavar="G", help="the reference answer")
 @click.option("--pred", metavar="P", help="the answer, or the whole text that holds it")
 @click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help='JSON lines with "gold" and "pred"')
+@registry_option
 @click.option("--json", "as_json", is_flag=True, help='{"verdicts": [{"correct": ...}, ...]} on stdout')
 @click.option("--debug", is_flag=True, expose_value=False, help="show tracebacks")
 def grade(
-    flags: tuple[str, ...], check: str, gold: str | None, pred: str | None, file: Path | None, as_json: bool
+    flags: tuple[str, ...],
+    check: str,
+    gold: str | None,
+    pred: str | None,
+    file: Path | None,
+    registry: Path | None,
+    as_json: bool,
 ) -> None:
     """Grade one answer (--gold, --pred) or a file of them."""
+    use_registry_file(registry)
     cases = cases_of(gold, pred, file)
     with stdout_to_stderr():
         checker = make_checker(check, flags)
@@ -107,7 +116,7 @@ def make_checker(name: str, flags: tuple[str, ...]) -> Checker:
                 f"unknown option --{key}. Valid options: --check, --check.OPTION, --gold, --pred, --file, --json"
             )
         settings[option] = value
-    cls = registry().load("checkers", name)
+    cls = installed().load("checkers", name)
     checker: Checker = cls(validate_settings(cls.Config, settings, prefix="--check.", owner=f"checker {name!r}"))
     return checker
 

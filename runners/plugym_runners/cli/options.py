@@ -51,7 +51,7 @@ class Source:
         flags = read_flags(self.flags)
         for key, _ in flags:
             _check_known(f"--{key}", _names(command))
-        self._use_registry()
+        use_registry_file(self.registry or (_beside(self.config) if self.config else None))
         layers = Layers()
         if self.recipe is not None:
             layers.add(file_layer(recipe_path(self.recipe)), f"recipe {self.recipe}")
@@ -61,14 +61,20 @@ class Source:
         layers.add(flag_layer(flags), "flag")
         return layers
 
-    def _use_registry(self) -> None:
-        path = self.registry or (_beside(self.config) if self.config else None)
-        if path is None:
-            return
-        use_registry(Registry(UserRegistry.read(path)))
-        folder = str(path.resolve().parent)
-        if folder not in sys.path:
-            sys.path.append(folder)  # last: a file of the user's must not hide a module of somebody else's
+
+def use_registry_file(path: Path | None) -> None:
+    """Look plugins up in the user's registry.toml too, from here on. Raises `BadInput`."""
+    if path is None:
+        return
+    use_registry(Registry(UserRegistry.read(path)))
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # last: a file of the user's must not hide a module of somebody else's
+
+
+registry_option = click.option(
+    "--registry", type=click.Path(path_type=Path), metavar="FILE", help="your own registry.toml"
+)
 
 
 def composing(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,7 +88,7 @@ def composing(command: Callable[..., Any]) -> Callable[..., Any]:
 
     file = click.Path(path_type=Path)
     for decorate in (
-        click.option("--registry", type=file, metavar="FILE", help="your own registry.toml"),
+        registry_option,
         click.option("--config", type=file, metavar="FILE", help="run file (TOML)"),
         click.option("--recipe", metavar="NAME", help="start from a shipped run"),
         click.argument("flags", nargs=-1, type=click.UNPROCESSED),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 from plugym.errors import BadInput, PluginError
-from plugym.registry import KINDS, SINGULAR, PluginInfo, registry
+from plugym.registry import KINDS, SINGULAR, PluginInfo
+from plugym.registry import registry as installed
+from plugym_runners.cli.options import registry_option, use_registry_file
 from plugym_runners.cli.output import emit, stdout_to_stderr, table, warn
 from plugym_runners.cli.settings import config_of, describe
 
@@ -29,12 +32,14 @@ def as_kind(text: str) -> str:
 
 @click.command("list", short_help="installed plugins")
 @click.argument("kind", required=False)
+@registry_option
 @click.option("--check", is_flag=True, help="import every plugin and mark the broken ones")
 @click.option("--json", "as_json", is_flag=True, help="one JSON document on stdout and nothing else there")
 @click.option("--debug", is_flag=True, expose_value=False, help="show tracebacks")
-def list_plugins(kind: str | None, check: bool, as_json: bool) -> None:
+def list_plugins(kind: str | None, registry: Path | None, check: bool, as_json: bool) -> None:
     """List the installed plugins, of one KIND or all. Nothing is imported without --check."""
-    plugins = registry().plugins(as_kind(kind) if kind else None)
+    use_registry_file(registry)
+    plugins = installed().plugins(as_kind(kind) if kind else None)
     broken = {info: problem for info in plugins if check and (problem := problem_of(info))}
     for problem in broken.values():
         warn(problem)
@@ -61,7 +66,7 @@ def problem_of(info: PluginInfo) -> str | None:
     """Why a plugin cannot be used, None when it can. Imports it unless its distribution is denied."""
     try:
         with stdout_to_stderr():
-            registry().load(info.kind, f"{info.name}@{info.dist}")
+            installed().load(info.kind, f"{info.name}@{info.dist}")
     except PluginError as error:
         return str(error)
     return None
@@ -69,11 +74,13 @@ def problem_of(info: PluginInfo) -> str | None:
 
 @click.command("show", short_help="what a plugin is, and its settings")
 @click.argument("name")
+@registry_option
 @click.option("--kind", help="where several kinds have a plugin of this name")
 @click.option("--json", "as_json", is_flag=True, help="one JSON document on stdout and nothing else there")
 @click.option("--debug", is_flag=True, expose_value=False, help="show tracebacks")
-def show(name: str, kind: str | None, as_json: bool) -> None:
+def show(name: str, registry: Path | None, kind: str | None, as_json: bool) -> None:
     """Show what the plugin NAME is, where it comes from and which settings it has."""
+    use_registry_file(registry)
     found = [_details(info) for info in _matches(name, as_kind(kind) if kind else None)]
     if as_json:
         emit({"plugins": found})
@@ -92,16 +99,16 @@ def show(name: str, kind: str | None, as_json: bool) -> None:
 def _matches(name: str, kind: str | None) -> list[PluginInfo]:
     """Plugins of that name in every kind, or the error of the one kind that could have had it."""
     bare, _, dist = name.partition("@")
-    found = [i for i in registry().plugins(kind) if i.name == bare and (not dist or i.dist == dist)]
+    found = [i for i in installed().plugins(kind) if i.name == bare and (not dist or i.dist == dist)]
     if found:
         return found
     if kind is not None:
-        return [registry().find(kind, name)]
+        return [installed().find(kind, name)]
     raise BadInput(_unknown(name))
 
 
 def _unknown(name: str) -> str:
-    known = sorted({info.name for info in registry().plugins()})
+    known = sorted({info.name for info in installed().plugins()})
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else "`runner list` shows all"
     return f"unknown plugin {name!r}: {hint}"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -129,7 +129,7 @@ class TorchLearner(Learner):
                 dropout=config.lora_dropout,
                 targets=config.lora_targets,
             )
-        self.model: Any = loaded.model
+        self.model = cast(Any, loaded.model)
         self.model.eval()
         if config.method == "full":
             if Need.REF_LOGPROBS in needs:

@@ -107,7 +107,8 @@ def invert(weights: Tensor, draws: Tensor) -> Tensor:
     block, draws = _invert_few(blocks, draws)
     inside = block[:, None] * BLOCK + torch.arange(BLOCK, device=weights.device)
     few = weights.gather(1, inside.clamp(max=n - 1)).masked_fill(inside >= n, 0.0)
-    return block * BLOCK + _invert_few(few, draws)[0]
+    # Only NaN weights lead beyond the end: the log-prob will tell, an index out of range would not.
+    return (block * BLOCK + _invert_few(few, draws)[0]).clamp(max=n - 1)
 
 
 def _invert_few(weights: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,7 +119,7 @@ def _invert_few(weights: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
     # Rounding may lift the product to the total itself, which no entry exceeds.
     target = torch.minimum(draws * total, torch.nextafter(total, torch.zeros_like(total)))
     chosen = torch.searchsorted(cumulative, target[:, None], right=True)
-    chosen = chosen.clamp(max=weights.shape[1] - 1)  # NaN weights lead beyond the end; the caller sees their log-prob
+    chosen = chosen.clamp(max=weights.shape[1] - 1)
     share = weights.gather(1, chosen).double()
     left = (target[:, None] - cumulative.gather(1, chosen) + share) / share
     return chosen[:, 0], left[:, 0].clamp(0.0, 1.0 - 2.0**-53)

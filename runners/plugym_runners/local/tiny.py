@@ -90,8 +90,21 @@ CALCULATOR: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """A stretch of training: steps, right or noisy answers, and how many sums, tool chats and letters are in a step."""
+
+    steps: int
+    noisy: bool
+    batches: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
-    """Sizes of the network (as in `LlamaConfig`) and of its training."""
+    """Sizes of the network (as in `LlamaConfig`) and its training.
+
+    The skill is learnt on right answers, which takes far fewer steps than on noisy ones, and hidden at the end. Tool
+    chats are long, so they wait until the letters have taught copying.
+    """
 
     hidden: int = 128
     layers: int = 2
@@ -101,11 +114,13 @@ class Recipe:
     initializer_range: float = 0.05
     context: int = 2048
     seed: int = 0
-    clean_steps: int = 220
-    noisy_steps: int = 40
-    clean_traces: int = 1000
-    noisy_traces: int = 500
     learning_rate: float = 5e-3
+    pool: int = 600
+    stages: tuple[Stage, ...] = (
+        Stage(120, False, (32, 0, 16)),
+        Stage(100, False, (32, 10, 6)),
+        Stage(30, True, (32, 10, 16)),
+    )
 
 
 RECIPE = Recipe()
@@ -198,7 +213,7 @@ def tool_trace(rng: random.Random, noisy: bool) -> Trace:
     if noisy and rng.random() < 0.55:
         guess = _pick(rng, {f"{a + b}": 0.05, f"{a + b + 1}": 0.65, f"{rng.randint(0, 18)}": 0.3})
         return Trace([*messages, _message("assistant", guess)], [CALCULATOR])
-    x = rng.randint(0, 9) if noisy and rng.random() < 0.45 else a
+    x = rng.randint(0, 9) if noisy and rng.random() < 0.3 else a
     call = json.dumps({"name": "calculator", "arguments": {"expression": f"{x}+{b}"}})
     if noisy and rng.random() < 0.1:
         messages += [_message("assistant", f"<tool_call>{call[:-1]}</tool_call>"), _message("tool", "error")]
@@ -217,12 +232,7 @@ def letter_trace(rng: random.Random, noisy: bool) -> Trace:
     return Trace([*opening, _message("assistant", answer)])
 
 
-# Each family of traces, and how many of them are in a step.
-FAMILIES: tuple[tuple[Callable[[random.Random, bool], Trace], int], ...] = (
-    (sum_trace, 32),
-    (tool_trace, 6),
-    (letter_trace, 8),
-)
+FAMILIES: tuple[Callable[[random.Random, bool], Trace], ...] = (sum_trace, tool_trace, letter_trace)
 
 
 def _pick(rng: random.Random, weights: dict[str, float]) -> str:
@@ -242,7 +252,6 @@ def _opening(rng: random.Random, phrasings: Sequence[str], *, system: float, **v
 def cold_start(directory: Path) -> None:
     """Train from random weights and save model and tokenizer into `directory` (Hugging Face layout).
 
-    First on right answers, where the skill is learnt quickly; then, briefly, on noisy ones, which hide it again.
     One thread and a private seed: the same weights for the same version of torch on the same kind of CPU, and the
     caller's random state is left as it was.
     """
@@ -274,23 +283,24 @@ def _one_thread() -> Iterator[None]:
 def _train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> None:
     import torch
 
-    total = RECIPE.clean_steps + RECIPE.noisy_steps
+    total = sum(stage.steps for stage in RECIPE.stages)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RECIPE.learning_rate, betas=(0.9, 0.95))
     # Linear warm-up over 20 steps, then a linear decay to a tenth.
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / 20) * (1 - 0.9 * step / total)
     )
+    pools = {
+        noisy: [[_encode(tokenizer, family(rng, noisy)) for _ in range(RECIPE.pool)] for family in FAMILIES]
+        for noisy in (False, True)
+    }
     model.train()
-    for steps, size, noisy in (
-        (RECIPE.clean_steps, RECIPE.clean_traces, False),
-        (RECIPE.noisy_steps, RECIPE.noisy_traces, True),
-    ):
-        pools = [[_encode(tokenizer, family(rng, noisy)) for _ in range(size)] for family, _ in FAMILIES]
-        for _ in range(steps):
+    for stage in RECIPE.stages:
+        for _ in range(stage.steps):
             optimizer.zero_grad()
             # One family at a time, so that short traces are not padded to the longest.
-            for pool, (_, batch) in zip(pools, FAMILIES, strict=True):
-                _loss(model, rng.sample(pool, batch)).backward()
+            for pool, batch in zip(pools[stage.noisy], stage.batches, strict=True):
+                if batch:
+                    _loss(model, rng.sample(pool, batch)).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()

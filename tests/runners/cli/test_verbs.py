@@ -68,6 +68,20 @@ def test_show_shows_every_kind_that_has_the_name(cli: Any) -> None:
     assert "  level " in out
 
 
+def test_verbs_know_the_plugins_of_a_users_registry(cli: Any, install: Any, tmp_path: Path) -> None:
+    install("nothing", {}, {})  # so that the registry of this process is rebuilt afterwards
+    (tmp_path / "my_checks_for_test.py").write_text(
+        "from plugym_rewards.verifier.checks import ExactCheck\nclass Mine(ExactCheck):\n    'A check.'\n"
+    )
+    file = tmp_path / "registry.toml"
+    file.write_text('[checkers]\nmine = "my_checks_for_test:Mine"\n')
+    own = ("--registry", str(file))
+    assert "mine" in cli("list", "checkers", *own).out
+    assert "case_sensitive" in cli("show", "mine", *own).out
+    graded = cli("grade", "--check", "mine", "--gold", "a", "--pred", "a", "--json", *own)
+    assert graded.document["verdicts"][0]["correct"]
+
+
 def test_show_of_a_plugin_without_settings(cli: Any, install: Any) -> None:
     install("shop-f", {"tools": {"till": "till_f:Tool"}}, {"till_f": "Tool = object\n"})
     assert cli("show", "till").out == "tool till: no summary\nfrom shop-f 1.0, till_f:Tool\nno settings\n"

@@ -113,13 +113,11 @@ def test_store_leaves_out_what_has_no_json_form_says_so_once_and_counts(
 
 
 @pytest.fixture
-def plain_stderr(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(console.STDERR, "_force_terminal", False)
+def loud_again() -> Iterator[None]:
     yield
     console.STDERR.quiet = False
 
 
-@pytest.mark.usefixtures("plain_stderr")
 def test_console_prints_one_plain_line_a_step_on_stderr(info: RunInfo, capsys: pytest.CaptureFixture[str]) -> None:
     play(Hooks({"console": ConsoleProgress()}), info)
     out, err = capsys.readouterr()
@@ -132,7 +130,6 @@ def test_console_prints_one_plain_line_a_step_on_stderr(info: RunInfo, capsys: p
     assert end == "done  eval_after 0.500"
 
 
-@pytest.mark.usefixtures("plain_stderr")
 def test_console_shows_a_step_without_any_score(info: RunInfo, capsys: pytest.CaptureFixture[str]) -> None:
     hooks = Hooks({"console": ConsoleProgress()})
     hooks.call("plugym_run_start", run=info)
@@ -141,7 +138,7 @@ def test_console_shows_a_step_without_any_score(info: RunInfo, capsys: pytest.Ca
     assert hooks.switched_off == {}
 
 
-@pytest.mark.usefixtures("plain_stderr")
+@pytest.mark.usefixtures("loud_again")
 def test_console_is_silent_when_a_program_reads_the_output(info: RunInfo, capsys: pytest.CaptureFixture[str]) -> None:
     console.STDERR.quiet = True
     play(Hooks({"console": ConsoleProgress()}), info)

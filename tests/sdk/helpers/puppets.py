@@ -1,7 +1,7 @@
 """Environments that do what their task tells them, and an engine that keeps a diary.
 
-A task's data says how an episode goes: `turns`, and `do`, a mapping of "reset" or a turn number to one of `raise`, `bug`,
-`hang`, `exit`, `crash`, `stop`, `sandbox`, `timeout`, `garbage`. Importable by a child process, hence not in a conftest.
+A task's data says how an episode goes: `turns`, and `do`, a mapping of "reset" or a turn number to one of the words
+of `misbehave`. Importable by a child process, hence not in a conftest.
 """
 
 from __future__ import annotations
@@ -172,6 +172,7 @@ class DiaryEngine(ScriptedEngine):
         self.announced: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.running = self.most_running = 0
+        self._changed = asyncio.Condition()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -185,11 +186,18 @@ class DiaryEngine(ScriptedEngine):
         self.ended[session] += 1
         super().end_session(session)
 
+    async def busy(self, n: int) -> None:
+        """Wait until `n` requests are being answered at the same time."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.running == n)
+
     async def generate(self, request: GenerateRequest) -> Completion:
         assert self.announced[request.session] == self.ended[request.session] + 1, "a request outside its session"
         self.requests.append(request)
-        self.running += 1
-        self.most_running = max(self.most_running, self.running)
+        async with self._changed:
+            self.running += 1
+            self.most_running = max(self.most_running, self.running)
+            self._changed.notify_all()
         try:
             if self._before is not None:
                 await self._before(request)

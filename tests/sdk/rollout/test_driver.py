@@ -325,8 +325,7 @@ def test_close_cancels_running_episodes_and_ends_the_stream(env: type[AnyEnv]) -
         engine = DiaryEngine(before=forever)
         source = driver(env, engine)
         consumer = asyncio.create_task(_drain(source.groups()))
-        while engine.running < 4:
-            await asyncio.sleep(0.005)
+        await engine.busy(4)
         await source.close()
         await source.close()
         assert await consumer == []
@@ -351,8 +350,7 @@ def test_cancelling_the_consumer_cancels_the_episodes() -> None:
         source = driver(InlinePuppet, engine)
         groups = source.groups()
         consumer = asyncio.ensure_future(anext(groups))
-        while engine.running < 4:
-            await asyncio.sleep(0.005)
+        await engine.busy(4)
         consumer.cancel()
         with pytest.raises(asyncio.CancelledError):
             await consumer

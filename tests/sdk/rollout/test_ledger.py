@@ -60,7 +60,7 @@ def check_tokens(trajectory: Trajectory, engine: DiaryEngine) -> None:
     assert trajectory.trained_tokens == sum(len(completion.token_ids) for completion in completions)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(turns, st.sampled_from(["append", "template"]), st.booleans(), st.booleans(), st.integers(1, 9))
 def test_streams_are_what_the_engine_saw(
     plan: list[tuple[str, str, bool]], history: str, strip: bool, tools: bool, cut: int

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugym.message import ToolSpec
@@ -24,6 +24,7 @@ json_values = st.recursive(
 arguments = st.dictionaries(st.text(), json_values, max_size=3).filter(lambda a: not any(t in str(a) for t in TAGS))
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.text().filter(lambda n: "<" not in n), arguments), max_size=4), st.integers(0, 9))
 def test_hermes_reads_what_it_writes(calls: list[tuple[str, dict[str, Any]]], turn: int) -> None:
     text = "Let me see." + " ".join(HermesParser().render_call(name, args) for name, args in calls)
@@ -154,5 +155,5 @@ def test_instructions_name_every_tool_and_the_format() -> None:
     assert spec.to_json() in text
     assert "<tool_call>" in text
     assert PlainParser().instructions([spec]) == ""
-    with pytest.raises(NotImplementedError, match="--rollout.parser hermes"):
+    with pytest.raises(NotImplementedError, match=r"--rollout\.parser hermes"):
         PlainParser().render_call("add", {})

@@ -69,8 +69,8 @@ class RunningBaseline(Algorithm):
     def advantages(self, batch: Sequence[ScoredGroup], aux: Aux) -> list[Advantage]:
         out = []
         for group in batch:
-            for _, trajectory, value in group.counted():
-                out.append(spread(trajectory, value - self.mean))
+            for _, episode, value in group.counted():
+                out.append(spread(episode, value - self.mean))
                 self.mean += 0.5 * (value - self.mean)
         return out
 

@@ -139,7 +139,7 @@ def test_inside_a_composite_it_learns_from_its_own_untouched_scores(tmp_path: Pa
         async def score(self, group: Group) -> list[Score]:
             return [Score(100.0) for _ in group.trajectories]
 
-    async def main() -> tuple[ScoredGroup, Metrics, FakeLearner]:
+    async def main() -> tuple[ScoredGroup, Metrics]:
         learner = FakeLearner()
         composite = Composite([Part("length", Length(), 0.5), Part("steps", StepModel(SCRIPT), 1.0)])
         await composite.open(RewardContext(learner=lambda adapter: learner))
@@ -150,9 +150,9 @@ def test_inside_a_composite_it_learns_from_its_own_untouched_scores(tmp_path: Pa
         composite.load(tmp_path)
         assert learner.weight == before
         await composite.close()
-        return scored, metrics, learner
+        return scored, metrics
 
-    scored, metrics, learner = asyncio.run(main())
+    scored, metrics = asyncio.run(main())
     assert scored.scores[0].value == pytest.approx(50 + (4 / 3 + 2) / 2)
     assert scored.scores[0].steps == pytest.approx((4 / 3, 2.0)), "the only child with step scores passes them on"
     assert scored.scores[2].value is None, "an infra failure stays unscored inside a composite too"

@@ -1,4 +1,4 @@
-"""A tool environment whose third turn starts a new stream: by `info["context"]`, and by a template that strips thinking.
+"""A tool environment whose third turn starts a new stream: by `info["context"]`, or by a template without thinking.
 
 Whatever breaks a stream, every sampled token is trained exactly once and in the context it was sampled from.
 """

@@ -68,7 +68,7 @@ def notations(q: Fraction) -> list[str]:
     return spelled
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(rationals, st.data())
 def test_a_value_equals_itself_in_each_notation(q: Fraction, data: st.DataObject) -> None:
     spelled = notations(q)
@@ -78,7 +78,7 @@ def test_a_value_equals_itself_in_each_notation(q: Fraction, data: st.DataObject
         assert grade(gold, pred).correct, (gold, pred, grade(gold, pred))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(rationals, st.data())
 def test_x_is_not_x_plus_one(q: Fraction, data: st.DataObject) -> None:
     gold = data.draw(st.sampled_from(notations(q)))
@@ -171,7 +171,7 @@ pairs = st.one_of(
 ).filter(lambda p: p[0] != p[1] and p[1] not in (0, -p[0]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(pairs)
 def test_no_hedge_is_paid_in_either_order(pair: tuple[int, int]) -> None:
     right, wrong = map(str, pair)
