@@ -150,7 +150,7 @@ def test_reward_spellings(text: str, label: str, entry: dict[str, Any]) -> None:
 def test_environment_variables_of_ours_that_fit_nothing_are_refused() -> None:
     assert environment_layer({"PLUGYM_CACHE": "/x", "PLUGYM_SHARED": "/y", "PATH": "/bin"}) == {}
     assert environment_layer({"PLUGYM_REWARD": "judge:0.5"}) == {"reward": ["judge:0.5"]}
-    with pytest.raises(BadInput, match="environment variable PLUGYM_STEP fits no setting; they start with one of"):
+    with pytest.raises(BadInput, match=r"environment variable PLUGYM_STEP fits no setting; they start with one of"):
         environment_layer({"PLUGYM_STEP": "3"})
 
 
@@ -196,23 +196,23 @@ def test_what_must_be_chosen(missing: str) -> None:
 
 
 def test_two_flags_for_one_choice_are_a_slip() -> None:
-    with pytest.raises(BadInput, match="choose exactly one"):
+    with pytest.raises(BadInput, match=r"choose exactly one"):
         merged(flags("env=math", "env=code"))
 
 
 def test_a_value_that_is_no_table_has_no_settings() -> None:
-    with pytest.raises(BadInput, match="option --model.x: 'model' already has a plain value"):
+    with pytest.raises(BadInput, match=r"option --model.x: 'model' already has a plain value"):
         flags("model=tiny", "model.x=1")
 
 
 def test_run_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot read .*absent.toml: No such file"):
+    with pytest.raises(BadInput, match=r"cannot read .*absent.toml: No such file"):
         file_layer(tmp_path / "absent.toml")
     (tmp_path / "bad.toml").write_text("steps = ")
-    with pytest.raises(BadInput, match="bad.toml is not valid TOML"):
+    with pytest.raises(BadInput, match=r"bad.toml is not valid TOML"):
         file_layer(tmp_path / "bad.toml")
     (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
-    with pytest.raises(BadInput, match="latin.toml is not valid TOML"):
+    with pytest.raises(BadInput, match=r"latin.toml is not valid TOML"):
         file_layer(tmp_path / "latin.toml")
 
 

@@ -40,9 +40,9 @@ def test_a_distribution_found_twice_counts_once(tmp_path: Path, monkeypatch: pyt
 
 
 def test_unknown_names_get_a_suggestion() -> None:
-    with pytest.raises(PluginError, match="unknown environment 'maths': did you mean 'math'"):
+    with pytest.raises(PluginError, match=r"unknown environment 'maths': did you mean 'math'"):
         registry().find("envs", "maths")
-    with pytest.raises(PluginError, match="unknown environment 'zzzzzz': known are .*math.*runner list"):
+    with pytest.raises(PluginError, match=r"unknown environment 'zzzzzz': known are .*math.*runner list"):
         registry().find("envs", "zzzzzz")
 
 
@@ -72,7 +72,7 @@ def test_a_missing_dependency_names_the_extra(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(registry_module, "_catalogue", lambda: {"envs": {"tetris": entry, "chess": entry}})
     with pytest.raises(PluginError, match=r"^tetris needs 'pip install Acme_Envs\[game\]'"):
         Registry().load("envs", "tetris")
-    with pytest.raises(PluginError, match="environment 'chess' from acme-envs is broken: ModuleNotFoundError"):
+    with pytest.raises(PluginError, match=r"environment 'chess' from acme-envs is broken: ModuleNotFoundError"):
         Registry().load("envs", "chess")
 
 
@@ -86,7 +86,7 @@ def test_a_users_file_adds_plugins_that_are_not_packaged(tmp_path: Path, monkeyp
     assert registry().find("rewards", "short@local").dist == "local"
     assert type(registry().create("rewards", "short")).__name__ == "short"
     use_registry(None)
-    with pytest.raises(PluginError, match="unknown reward 'short'"):
+    with pytest.raises(PluginError, match=r"unknown reward 'short'"):
         registry().find("rewards", "short")
 
 
@@ -122,7 +122,7 @@ def test_slips_in_the_users_file_are_one_clear_line(tmp_path: Path, text: str, p
 
 
 def test_a_users_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match="cannot read .*none.toml: No such file"):
+    with pytest.raises(PluginError, match=r"cannot read .*none.toml: No such file"):
         UserRegistry.read(tmp_path / "none.toml")
 
 

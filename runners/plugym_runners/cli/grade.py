@@ -31,7 +31,7 @@ class Case:
 
 
 @click.command("grade", short_help="ask a checker about answers", context_settings=FREE)
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[--check.OPTION VALUE]...")
 @click.option("--check", required=True, metavar="NAME", help="the checker; its settings are --check.OPTION VALUE")
 @click.option("--gold", metavar="G", help="the reference answer")
 @click.option("--pred", metavar="P", help="the answer, or the whole text that holds it")

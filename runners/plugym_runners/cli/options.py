@@ -91,7 +91,7 @@ def composing(command: Callable[..., Any]) -> Callable[..., Any]:
         registry_option,
         click.option("--config", type=file, metavar="FILE", help="run file (TOML)"),
         click.option("--recipe", metavar="NAME", help="start from a shipped run"),
-        click.argument("flags", nargs=-1, type=click.UNPROCESSED),
+        click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[--SETTING VALUE]..."),
     ):
         with_source = decorate(with_source)
     return with_source

@@ -80,6 +80,8 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 def run(args: list[str]) -> int:
     """Run a command line; returns the exit code, with every error reported."""
     debug = "--debug" in args
+    if not args or args == ["-h"]:
+        args = ["--help"]
     try:
         with _command(args).make_context("runner", args) as context:
             context.command.invoke(context)
@@ -99,7 +101,7 @@ def run(args: list[str]) -> int:
 def _command(args: list[str]) -> click.Command:
     from plugym_runners.cli.train import train
 
-    is_run = bool(args) and args[0].startswith("-") and args != ["--help"]
+    is_run = args[0].startswith("-") and args != ["--help"]
     return train if is_run else root
 
 

@@ -21,7 +21,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from plugym.functional import entropy_from_logits, token_logprobs
 from plugym.trajectory import IntArray, TokenStream
 
-from .packing import Layout, check_trainable, lay_out
+from .packing import Layout, lay_out
 from .value_head import ValueHead
 
 SHARING_MODELS = frozenset({"gemma", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"})
@@ -44,7 +44,8 @@ class Predictions:
 class Predictor:
     """Runs one model. `temperature` is that of sampling; `share_prompts` computes equal prompts once.
 
-    A hook narrows what the output matrix sees while a pass runs: nothing else may use the model at that moment.
+    A hook narrows what the output matrix sees while a pass runs: nothing else may use the model at that moment. Streams
+    are those that `check_trainable` lets pass.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Predictor:
         self.share = share_prompts and can_share(model)
 
     def predict(self, streams: Sequence[TokenStream], *, entropy: EntropyUse = "none") -> Predictions:
-        """Log-probs, entropies as asked for, and values where there is a head. Raises `BadInput` for bad streams."""
+        """Log-probs, entropies as asked for, and values where there is a head."""
         targets = self._targets(streams)
         layouts = self._layouts(streams)
         parts = [self._predict(layout, targets[layout.order], entropy) for layout in layouts]
@@ -98,7 +99,6 @@ class Predictor:
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
     def _layouts(self, streams: Sequence[TokenStream]) -> list[Layout]:
-        check_trainable(streams, self.model.get_input_embeddings().weight.shape[0])
         return lay_out(streams, hidden_size(self.model), share=self.share)
 
     def _in_order(self, parts: Sequence[Tensor | None], layouts: Sequence[Layout]) -> Tensor:
@@ -149,6 +149,12 @@ def can_share(model: Any) -> bool:
 def hidden_size(model: Any) -> int:
     """Width of the last hidden state, H."""
     size: int = model.config.get_text_config().hidden_size
+    return size
+
+
+def vocabulary_size(model: Any) -> int:
+    """Number of token ids the model can read, V."""
+    size: int = model.get_input_embeddings().weight.shape[0]
     return size
 
 

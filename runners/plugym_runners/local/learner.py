@@ -35,10 +35,11 @@ from plugym.functional import mismatch_kl
 from plugym.learner import Learner, LossFunction
 from plugym.trajectory import FloatArray, TokenStream, Trajectory
 
-from .forward import Predictor, checkpointed, hidden_size
+from .forward import Predictor, checkpointed, hidden_size, vocabulary_size
 from .learner_state import LearnerState, load_tensors, random_state, set_random_state
 from .models import LoadedModel, add_lora
 from .optim import Optimizer, OptimizerConfig
+from .packing import check_trainable
 from .value_head import ValueHead
 
 
@@ -62,7 +63,7 @@ class LearnerConfig(OptimizerConfig):
         False, description="recompute activations in the backward pass: less memory, about a third more time"
     )
     share_prompts: bool = Field(
-        True, description="compute a prompt that several samples start from once; the numbers are the same"
+        True, description="compute a prompt that several samples start from once; same numbers up to rounding"
     )
 
 
@@ -162,10 +163,13 @@ class TorchLearner(Learner):
 
         When nothing is left to train on (no trained token, or `skip_zero` and every advantage 0) there is no update:
         moments and learning rate stay where they are, `actor/zero_grad` is 1, and what a forward pass would have
-        measured is absent. Raises `RunStopped` on a loss or gradient that is not finite; nothing is then changed.
+        measured is absent. Raises `RunStopped` on a loss or gradient that is not finite, with weights and optimizer as
+        they were, and `BadInput` for what cannot be trained on.
         """
         if [t.id for t in trajectories] != [a.trajectory_id for a in advantages]:
             raise BadInput("advantages must be those of the trajectories, one each, in the same order")
+        for trajectory in trajectories:
+            check_trainable(trajectory.streams, vocabulary_size(self.model), f"trajectory {trajectory.id}")
         flat = flatten(trajectories, [a.streams for a in advantages])
         idle = [skip_zero and advantage.is_zero for advantage in advantages]
         # Without a trained token there is nothing to run, but the trajectory counts in `total_trajs`.
@@ -310,6 +314,7 @@ class TorchLearner(Learner):
 
     def _parts(self, streams: Sequence[TokenStream]) -> Iterator[list[TokenStream]]:
         """Runs of consecutive streams of at most `micro_batch_tokens`: neighbours often share a prompt."""
+        check_trainable(streams, vocabulary_size(self.model))
         part: list[TokenStream] = []
         room = self.config.micro_batch_tokens
         for stream in streams:

@@ -65,8 +65,8 @@ class Layout:
     order: IntArray
 
 
-def check_trainable(streams: Sequence[TokenStream], vocabulary: int) -> None:
-    """Raise `BadInput` for a stream that this learner cannot compute log-probs of."""
+def check_trainable(streams: Sequence[TokenStream], vocabulary: int, owner: str = "") -> None:
+    """Raise `BadInput` for a stream whose log-probs cannot be computed; `owner` says whose streams they are."""
     for number, stream in enumerate(streams):
         if not stream.trainable:
             problem = "has no token ids from its engine: use an engine of level 'tokens'"
@@ -78,7 +78,7 @@ def check_trainable(streams: Sequence[TokenStream], vocabulary: int) -> None:
             problem = f"has token ids outside [0, {vocabulary}): it was sampled with another model's tokenizer"
         else:
             continue
-        raise BadInput(f"token stream {number} of {len(streams)} {problem}")
+        raise BadInput(f"token stream {number}{f' of {owner}' if owner else ''} {problem}")
 
 
 def lay_out(streams: Sequence[TokenStream], hidden_size: int, *, share: bool) -> list[Layout]:

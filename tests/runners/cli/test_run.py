@@ -149,12 +149,15 @@ def test_a_users_registry_adds_plugins_from_files_next_to_it(cli: Any, fake: Fla
 
 
 def test_help_explains_verbs_and_how_to_see_more(cli: Any) -> None:
-    for args in ((), ("--help",)):
+    for args in ((), ("-h",), ("--help",)):
         result = cli(*args)
-        text = result.out + result.err
+        assert (result.code, result.err) == (0, "")
         for part in ("list", "show", "doctor", "grade", "runner --env E --help"):
-            assert part in text
-    assert cli("--help").code == 0
+            assert part in result.out
+    for verb in ("list", "show", "doctor", "grade"):
+        result = cli(verb, "--help")
+        assert (result.code, result.err) == (0, "")
+        assert result.out.startswith(f"Usage: runner {verb} ")
 
 
 def test_help_of_a_composition_lists_the_options_of_its_plugins(cli: Any, fake: Flags) -> None:

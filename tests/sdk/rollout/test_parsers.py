@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugym.message import ToolSpec
+from plugym.message import Action, ToolSpec
 from plugym.rollout.parsers import HermesParser, Parser, PlainParser, split_reasoning
 
 TAGS = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
@@ -45,7 +45,7 @@ def test_no_text_makes_a_parser_raise(text: str, turn: int) -> None:
     check(PlainParser(), text, turn)
 
 
-def check(parser: Parser, text: str, turn: int) -> None:
+def check(parser: Parser, text: str, turn: int) -> Action:
     action = parser.parse(text, turn)
     assert action.raw == text
     ids = [call.id for call in action.tool_calls]
@@ -54,6 +54,7 @@ def check(parser: Parser, text: str, turn: int) -> None:
         assert call.error is None or call.error
         json.dumps(dict(call.arguments), allow_nan=False, ensure_ascii=False).encode()
         call.name.encode()
+    return action
 
 
 def hostile(n: int) -> Iterator[str]:
@@ -80,8 +81,7 @@ def hostile(n: int) -> Iterator[str]:
 def test_ten_thousand_damaged_calls() -> None:
     errors = 0
     for turn, text in enumerate(hostile(10_000)):
-        check(HermesParser(), text, turn)
-        errors += any(call.error for call in HermesParser().parse(text, turn).tool_calls)
+        errors += any(call.error for call in check(HermesParser(), text, turn).tool_calls)
     assert errors > 1000, "the damage is real"
 
 

@@ -101,12 +101,12 @@ def test_a_childs_mistake_is_named_by_its_label() -> None:
     class Wild(Fixed):
         range = (0.0, 1.0)
 
-    with pytest.raises(RewardError, match="reward 'tone' gave 7.0 for trajectory t0"):
+    with pytest.raises(RewardError, match=r"reward 'tone' gave 7.0 for trajectory t0"):
         scored(Composite([Part("a", Fixed(Score(1.0))), Part("tone", Wild(Score(7.0)))]))
 
 
 def test_labels_are_unique() -> None:
-    with pytest.raises(ValueError, match="labels must be unique"):
+    with pytest.raises(ValueError, match=r"labels must be unique"):
         Composite([Part("a", Fixed()), Part("a", Fixed())])
     layers = Layers()
     with pytest.raises(BadInput, match=r"two rewards are labelled 'judge' \(flag\): name one with --reward LABEL="):
@@ -119,7 +119,7 @@ def test_every_child_is_closed_also_when_one_of_them_fails_to() -> None:
 
     async def main() -> None:
         await composite.open(RewardContext())
-        with pytest.raises(OSError, match="busy"):
+        with pytest.raises(OSError, match=r"busy"):
             await composite.close()
 
     asyncio.run(main())
@@ -142,13 +142,13 @@ def test_a_name_claimed_twice_names_both_and_the_qualified_form_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _two_judges(tmp_path, monkeypatch)
-    with pytest.raises(PluginError, match="2 plugins are called 'fake_judge'") as caught:
+    with pytest.raises(PluginError, match=r"2 plugins are called 'fake_judge'") as caught:
         registry().create("rewards", "fake_judge")
     assert "fake_judge@acme-judge or fake_judge@Zeta.Judge" in str(caught.value)
     assert not {"acme_judge", "zeta_judge"} & set(sys.modules), "neither was imported to find that out"
     for spelling in ("fake_judge@Zeta.Judge", "fake_judge@zeta-judge", "fake_judge@zeta_judge"):
         assert registry().create("rewards", spelling).config.value == 0.75
-    with pytest.raises(PluginError, match="does not come from 'nobody': choose fake_judge@acme-judge or"):
+    with pytest.raises(PluginError, match=r"does not come from 'nobody': choose fake_judge@acme-judge or"):
         registry().create("rewards", "fake_judge@nobody")
 
 
@@ -240,7 +240,7 @@ def test_a_denied_distribution_is_never_imported(
         evil_mod=f"open({str(trace)!r}, 'w').close()\n",
     )
     use_registry(user_registry(tmp_path, rule.format(spelling)))
-    with pytest.raises(PluginError, match="reward 'evil' comes from 'Evil-Dist', which registry.toml does not allow"):
+    with pytest.raises(PluginError, match=r"reward 'evil' comes from 'Evil-Dist', which registry.toml does not allow"):
         registry().create("rewards", "evil")
     assert not trace.exists()
 
@@ -249,7 +249,7 @@ def test_a_denied_claim_leaves_the_name_to_the_other(tmp_path: Path, monkeypatch
     _two_judges(tmp_path, monkeypatch)
     use_registry(user_registry(tmp_path, 'deny = ["acme_judge"]'))
     assert registry().create("rewards", "fake_judge").config.value == 0.75
-    with pytest.raises(PluginError, match="does not allow"):
+    with pytest.raises(PluginError, match=r"does not allow"):
         registry().create("rewards", "fake_judge@acme-judge")
     assert "acme_judge" not in sys.modules
 
@@ -257,6 +257,6 @@ def test_a_denied_claim_leaves_the_name_to_the_other(tmp_path: Path, monkeypatch
 def test_a_pinned_version_must_be_the_installed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _two_judges(tmp_path, monkeypatch)
     use_registry(user_registry(tmp_path, '[pins]\nAcme_Judge = "2.0"\n"zeta.judge" = "1.0"\n'))
-    with pytest.raises(PluginError, match="pins acme-judge==2.0, installed is 1.0: pip install 'acme-judge==2.0'"):
+    with pytest.raises(PluginError, match=r"pins acme-judge==2.0, installed is 1.0: pip install 'acme-judge==2.0'"):
         registry().create("rewards", "fake_judge@acme-judge")
     assert registry().create("rewards", "fake_judge@zeta-judge").config.value == 0.75

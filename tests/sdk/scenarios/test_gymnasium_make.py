@@ -175,7 +175,7 @@ def test_an_asynchronous_environment_is_a_gymnasium_one_too() -> None:
     env.close()
     assert type(inner._env).closed == 1  # type: ignore[attr-defined]
     assert threading.active_count() == before
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(RuntimeError, match=r"closed"):
         inner.step(Action.of("a"))
 
 
@@ -183,7 +183,7 @@ def test_an_asynchronous_environment_is_a_gymnasium_one_too() -> None:
 def test_a_duplicate_name_fails_at_make_and_not_at_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "other", monkeypatch, "other-dist", {"envs": {"echo_game": "echo_mod:Echo"}})
     register_envs()
-    with pytest.raises(PluginError, match="2 plugins are called 'echo_game'.*echo_game@echo-dist or echo_game@other"):
+    with pytest.raises(PluginError, match=r"2 plugins are called 'echo_game'.*echo_game@echo-dist or echo_game@other"):
         gymnasium.make("plugym/EchoGame-v0")
     assert gymnasium.make("plugym/EchoGame-v0", plugin="echo_game@other-dist").reset(seed=0)
 

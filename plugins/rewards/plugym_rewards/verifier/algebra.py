@@ -25,6 +25,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
+INHERITED = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONHOME", "PYTHONPATH")
+"""What a worker sees of the environment: it reads what models wrote, so no key or token may be within its reach."""
+
 WORKER = Path(__file__).with_name("algebra_worker.py")
 START_TIMEOUT_S = 60.0
 TIMEOUT_S = 1.5  # CPU seconds of the worker
@@ -57,6 +60,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
+            env={name: os.environ[name] for name in INHERITED if name in os.environ},
         )
         self.was_ready = False
         self.ended = False

@@ -5,6 +5,7 @@ Each gives exactly one score per answer. Nothing a model writes can make a check
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from typing import Literal
 
@@ -36,7 +37,9 @@ class MathConfig(BaseModel, extra="forbid"):
     """Settings of the `math` check."""
 
     extract: Extraction = Field("auto", description="where the answer stands in the text")
-    algebra: bool = Field(True, description="decide with math-verify what the fast path cannot")
+    algebra: bool | None = Field(
+        None, description="decide with math-verify what exact arithmetic cannot; null = where it is installed"
+    )
     workers: int = Field(1, ge=1, description="worker processes of math-verify")
 
 
@@ -48,7 +51,11 @@ class MathCheck(Checker):
     def __init__(self, config: BaseModel | None = None) -> None:
         self.settings = config if isinstance(config, MathConfig) else MathConfig()
         super().__init__(self.settings)
-        self._algebra = AlgebraPool(self.settings.workers) if self.settings.algebra else None
+        installed = importlib.util.find_spec("math_verify") is not None
+        if self.settings.algebra and not installed:
+            raise BadInput("the math check needs math-verify for algebra: pip install 'plugym[math]'")
+        wanted = installed if self.settings.algebra is None else self.settings.algebra
+        self._algebra = AlgebraPool(self.settings.workers) if wanted else None
 
     async def check(self, task: Task, trajectory: Trajectory) -> Score:
         verdict: Verdict = await agrade_response(

@@ -373,8 +373,10 @@ def test_bad_input(make_learner: Make, trajectories: list[Trajectory], advantage
     with pytest.raises(BadInput, match="same order"):
         learner.step(trajectories, advantages[::-1], policy_gradient)
     first = Trajectory("t0", None, "g", streams=(stream_of([([], [1, 2], [-1.0, -1.0])]),))
-    with pytest.raises(BadInput, match="trains its first token"):
+    with pytest.raises(BadInput, match="token stream 0 of trajectory t0 trains its first token"):
         learner.step([first], [spread(first, 1.0)], policy_gradient)
+    with pytest.raises(BadInput, match="token stream 0 trains its first token"):
+        learner.logprobs(first.streams)
     with pytest.raises(BadInput, match=r"Need\.VALUES"):
         learner.values([])
     with pytest.raises(BadInput, match="ref_logprobs"):

@@ -85,5 +85,5 @@ def test_streams_without_trained_tokens_are_left_out() -> None:
 )
 def test_bad_streams_are_refused(stream: TokenStream, message: str) -> None:
     good = stream_of([([1], [2], [-1.0])])
-    with pytest.raises(BadInput, match=f"token stream 1 of 2 .*{message}"):
-        check_trainable([good, stream], vocabulary=10)
+    with pytest.raises(BadInput, match=f"token stream 1 of episode .*{message}"):
+        check_trainable([good, stream], vocabulary=10, owner="episode")
