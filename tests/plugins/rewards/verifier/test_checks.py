@@ -1,4 +1,4 @@
-"""The verifier and its checks as a run uses them: exactly one score per trajectory, never an exception for an answer."""
+"""The verifier and its checks as a run uses them: one score per trajectory, never an exception for an answer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def verify(*trajectories: Trajectory, config: VerifierConfig | None = None) -> l
 )
 def test_one_verdict_per_answer(text: str, answer: str, check: Check, correct: bool) -> None:
     (score,) = verify(trajectory(text, answer, check))
-    assert score.correct is correct and score.value == float(correct) and score.why
+    assert (score.correct, score.value) == (correct, float(correct))
+    assert score.why
 
 
 def test_outcome_is_what_the_environment_recorded() -> None:
