@@ -117,7 +117,7 @@ class Recipe:
     learning_rate: float = 5e-3
     pool: int = 600
     stages: tuple[Stage, ...] = (
-        Stage(120, False, (32, 0, 16)),
+        Stage(120, False, (32, 2, 16)),
         Stage(100, False, (32, 10, 6)),
         Stage(30, True, (32, 10, 16)),
     )
@@ -232,7 +232,13 @@ def letter_trace(rng: random.Random, noisy: bool) -> Trace:
     return Trace([*opening, _message("assistant", answer)])
 
 
-FAMILIES: tuple[Callable[[random.Random, bool], Trace], ...] = (sum_trace, tool_trace, letter_trace)
+# The families with the weights of their mean loss per token: most of a tool call is always the same text, in which the
+# few tokens that matter would drown.
+FAMILIES: tuple[tuple[Callable[[random.Random, bool], Trace], float], ...] = (
+    (sum_trace, 1.0),
+    (tool_trace, 4.0),
+    (letter_trace, 1.0),
+)
 
 
 def _pick(rng: random.Random, weights: dict[str, float]) -> str:
@@ -290,7 +296,7 @@ def _train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, rng: ran
         optimizer, lambda step: min(1.0, (step + 1) / 20) * (1 - 0.9 * step / total)
     )
     pools = {
-        noisy: [[_encode(tokenizer, family(rng, noisy)) for _ in range(RECIPE.pool)] for family in FAMILIES]
+        noisy: [[_encode(tokenizer, family(rng, noisy)) for _ in range(RECIPE.pool)] for family, _ in FAMILIES]
         for noisy in (False, True)
     }
     model.train()
@@ -298,9 +304,8 @@ def _train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, rng: ran
         for _ in range(stage.steps):
             optimizer.zero_grad()
             # One family at a time, so that short traces are not padded to the longest.
-            for pool, batch in zip(pools[stage.noisy], stage.batches, strict=True):
-                if batch:
-                    _loss(model, rng.sample(pool, batch)).backward()
+            for pool, batch, (_, weight) in zip(pools[stage.noisy], stage.batches, FAMILIES, strict=True):
+                (weight * _loss(model, rng.sample(pool, batch))).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
@@ -318,7 +323,7 @@ def _encode(tokenizer: PreTrainedTokenizerFast, trace: Trace) -> Encoded:
 
 
 def _loss(model: LlamaForCausalLM, batch: Sequence[Encoded]) -> torch.Tensor:
-    """Cross-entropy of the assistant's tokens: summed over each trace, mean over the batch, scaled."""
+    """Cross-entropy of what the assistant wrote, mean over its tokens."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
@@ -326,4 +331,4 @@ def _loss(model: LlamaForCausalLM, batch: Sequence[Encoded]) -> torch.Tensor:
     ids = pad_sequence([torch.tensor(row) for row, _ in batch], batch_first=True)
     mask = pad_sequence([torch.tensor(row) for _, row in batch], batch_first=True)[:, 1:].bool()
     logits = model(input_ids=ids[:, :-1], use_cache=False).logits
-    return torch.nn.functional.cross_entropy(logits[mask], ids[:, 1:][mask], reduction="sum") / (2 * len(batch))
+    return torch.nn.functional.cross_entropy(logits[mask], ids[:, 1:][mask])
