@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from plugym.gym import register_envs
+from plugym.registration import register_envs
 
 if TYPE_CHECKING:
     from plugym.algorithm import Advantage, Algorithm, AlgorithmConfig, Aux, Limits, LossOutput, Need, TokenBatch

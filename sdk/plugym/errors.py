@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,8 +103,8 @@ _PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, NotImplementedError
 def boundary(kind: InfraKind, what: str = "") -> Iterator[None]:
     """Classify whatever the body raises as an infrastructure failure of `kind`.
 
-    Our own errors and cancellation pass through untouched, so an inner boundary (a sandbox inside an environment)
-    keeps its more precise kind.
+    Our own errors and cancellation (no `Exception`) pass through untouched, so an inner boundary (a sandbox inside an
+    environment) keeps its more precise kind.
 
     >>> try:
     ...     with boundary(InfraKind.ENV, "step"):
@@ -116,7 +115,7 @@ def boundary(kind: InfraKind, what: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (PlugymError, asyncio.CancelledError):
+    except PlugymError:
         raise
     except TimeoutError as error:
         raise InfraError(kind, _message(what, error) or f"{what}: timed out", where=_where(error)) from error

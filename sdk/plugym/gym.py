@@ -7,7 +7,6 @@ episode: the wrapper builds the trajectory of the episode and asks the provider,
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import Coroutine, Mapping
 from typing import Any, SupportsFloat, TypeVar
@@ -193,26 +192,3 @@ def make_env(
     if reward is None:
         return env
     return RewardWrapper(env, reward, reward_settings, engine)
-
-
-def gym_id(name: str) -> str:
-    """The gymnasium id of a plugin name.
-
-    >>> gym_id("math"), gym_id("my_shop-game"), gym_id("tic.tac toe")
-    ('plugym/Math-v0', 'plugym/MyShopGame-v0', 'plugym/TicTacToe-v0')
-    """
-    words = re.split(r"[\W_]+", name)  # an entry point may have any name, a gymnasium id may not
-    return f"plugym/{''.join(word[:1].upper() + word[1:] for word in words)}-v0"
-
-
-def register_envs() -> None:
-    """Register every environment plugin with gymnasium. Reads metadata only; a name claimed twice fails at `make`."""
-    for name in sorted({info.name for info in registry().plugins("envs")}):
-        identifier = gym_id(name)
-        if identifier not in gymnasium.registry:
-            gymnasium.register(
-                id=identifier, entry_point="plugym.gym:make_env", kwargs={"plugin": name}, disable_env_checker=True
-            )
-
-
-__all__ = ["LoopThread", "RewardWrapper", "SyncEnv", "gym_id", "make_env", "register_envs"]

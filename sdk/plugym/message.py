@@ -170,18 +170,22 @@ class ToolSpec:
         summary, docs = _split_docstring(inspect.getdoc(function) or "")
         properties: dict[str, Any] = {}
         required: list[str] = []
+        definitions: dict[str, Any] = {}  # references are to the root of the whole schema
         for parameter in inspect.signature(function).parameters.values():
             if parameter.name == "self":
                 continue
             if parameter.name not in hints:
                 raise TypeError(f"tool {function.__name__!r}: parameter {parameter.name!r} needs a type hint")
             schema = TypeAdapter(hints[parameter.name]).json_schema()
+            definitions |= schema.pop("$defs", {})
             if parameter.name in docs:
                 schema["description"] = docs[parameter.name]
             properties[parameter.name] = schema
             if parameter.default is inspect.Parameter.empty:
                 required.append(parameter.name)
         parameters = {"type": "object", "properties": properties, "required": required}
+        if definitions:
+            parameters["$defs"] = definitions
         return cls(name or function.__name__, summary, parameters)
 
 

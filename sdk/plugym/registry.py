@@ -8,20 +8,21 @@ allow or deny distributions; a denied plugin is never imported.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.metadata as metadata
-import tomllib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from plugym.errors import PluginError, PlugymError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+# `import plugym` runs this module: what only errors and settings need (pydantic, difflib, tomllib) is imported there.
 
 KINDS: tuple[str, ...] = (
     "envs",
@@ -60,7 +61,11 @@ class PluginInfo:
     dist: str
     version: str
     target: str
-    summary: str = ""
+
+    @property
+    def summary(self) -> str:
+        """One line from the catalogue; empty for a plugin it does not know."""
+        return str(_catalogue().get(self.kind, {}).get(self.name, {}).get("summary", ""))
 
 
 @dataclass(slots=True)
@@ -74,6 +79,8 @@ class UserRegistry:
 
     @classmethod
     def read(cls, path: Path) -> UserRegistry:
+        import tomllib
+
         try:
             data = tomllib.loads(path.read_text())
         except OSError as error:
@@ -117,18 +124,16 @@ class Registry:
     def __init__(self, user: UserRegistry | None = None) -> None:
         self.user = user or UserRegistry()
         self._plugins: dict[str, dict[str, list[PluginInfo]]] = {kind: {} for kind in KINDS}
-        catalogue = _catalogue()
         for point in _entry_points():
             kind = point.group.removeprefix("plugym.")
             dist = point.dist.name if point.dist else "unknown"
             version = point.dist.version if point.dist else ""
             if kind not in self._plugins:
                 continue
-            summary = catalogue.get(kind, {}).get(point.name, {}).get("summary", "")
-            self._add(PluginInfo(kind, point.name, dist, version, point.value, summary))
+            self._add(PluginInfo(kind, point.name, dist, version, point.value))
         for kind, plugins in self.user.local.items():
             for name, target in plugins.items():
-                self._add(PluginInfo(kind, name, "local", "", target, "from the user's registry.toml"))
+                self._add(PluginInfo(kind, name, "local", "", target))
 
     def _add(self, info: PluginInfo) -> None:
         claims = self._plugins[info.kind].setdefault(info.name, [])
@@ -175,6 +180,8 @@ class Registry:
             requirement = _requirement(entry)
             return f"{SINGULAR[kind]} {bare!r} is not installed ({entry['summary']}): pip install '{requirement}'"
         text = f"unknown {SINGULAR[kind]} {name!r}"
+        import difflib
+
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         if close:
             return f"{text}: did you mean {close[0]!r}? Known: {', '.join(known)}"
@@ -215,6 +222,10 @@ class Registry:
 
 def validate_settings(model: type[BaseModel], settings: Mapping[str, Any], *, prefix: str = "", owner: str = "") -> Any:
     """Settings as the plugin's `Config`; problems become one line that lists the valid options."""
+    import difflib
+
+    from pydantic import ValidationError
+
     given = {key: _listed(model, key, value) for key, value in settings.items()}
     try:
         return model.model_validate(given)
@@ -229,14 +240,14 @@ def validate_settings(model: type[BaseModel], settings: Mapping[str, Any], *, pr
         raise PluginError(f"option {prefix}{option} of {owner}: {problem['msg']} (got {problem['input']!r})") from error
 
 
-def _broken(info: PluginInfo, error: Exception, doing: str) -> str:
+def _broken(info: PluginInfo, error: BaseException, doing: str) -> str:
     return (
         f"{SINGULAR[info.kind]} {info.name!r} from {info.dist} is broken: {type(error).__name__}: {error} "
         f"({doing} {info.target})"
     )
 
 
-def _missing_extra(info: PluginInfo, error: Exception) -> str | None:
+def _missing_extra(info: PluginInfo, error: BaseException) -> str | None:
     """What pip would install, where the catalogue knows the module that could not be found."""
     entry = _catalogue().get(info.kind, {}).get(info.name, {})
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
@@ -264,15 +275,18 @@ def _entry_points() -> list[metadata.EntryPoint]:
     """One pass over the installed metadata; a distribution found twice counts once, as the first on the path."""
     points: dict[str, list[metadata.EntryPoint]] = {}
     for dist in metadata.distributions():
-        name = _canonical(dist.metadata["Name"] or "")
-        if name not in points:
-            points[name] = [point for point in dist.entry_points if point.group.startswith("plugym.")]
+        # Entry points first: most distributions have none of ours, and reading their metadata would cost more.
+        ours = [point for point in dist.entry_points if point.group.startswith("plugym.")]
+        if ours:
+            points.setdefault(_canonical(dist.metadata["Name"] or ""), ours)
     return [point for name in sorted(points) for point in points[name]]
 
 
 @cache
 def _catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     """The shipped registry.toml: inside the wheel next to this module, at the root in a source checkout."""
+    import tomllib
+
     here = Path(__file__).parent
     for path in (here / "registry.toml", here.parent.parent / "registry.toml"):
         if path.is_file():

@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from plugym.message import Action, ImagePart, Message, TextPart, ToolCall, ToolSpec, transcript
 from plugym.spaces import AgentAction, Messages
@@ -75,6 +76,20 @@ def test_a_schema_comes_from_hints_and_docstring() -> None:
     assert parameters["properties"]["sort"]["enum"] == ["date", "rank"]
     assert parameters["properties"]["tags"]["description"] == "only with these"
     assert json.loads(spec.to_json())["function"]["parameters"] == parameters
+
+
+class Point(BaseModel):
+    x: int
+
+
+def test_references_in_a_schema_resolve_from_its_root() -> None:
+    def draw(start: Point, path: list[Point]) -> None:
+        """Draw."""
+
+    parameters = ToolSpec.from_function(draw).parameters
+    assert set(parameters["$defs"]) == {"Point"}
+    assert parameters["properties"]["path"]["items"] == {"$ref": "#/$defs/Point"}
+    assert "$defs" not in parameters["properties"]["start"]
 
 
 def test_a_parameter_without_a_hint_cannot_be_offered() -> None:

@@ -50,3 +50,9 @@ def test_what_cannot_be_reached_is_logged_and_unscored(caplog: pytest.LogCapture
 def test_what_ends_a_run_goes_through(error: BaseException) -> None:
     with pytest.raises(type(error)):
         asyncio.run(score_group("r", Raises(error), group(trajectory("a"))))
+
+
+@pytest.mark.xfail(reason="a mistake in a reward's code leaves every group unscored, so that a run trains on nothing")
+def test_a_mistake_in_the_code_of_a_reward_ends_the_run() -> None:
+    with pytest.raises(RewardError):
+        asyncio.run(score_group("r", Raises(TypeError("a mistake in the code")), group(trajectory("a"))))

@@ -93,8 +93,8 @@ class LocalRunner(Runner):
         run_dir = RunDir.create(Path(spec.run.out), spec.run_name())
         run_dir.write_config(dump_toml(to_layer(spec)))
         hooks = Hooks({name: registry().load("hooks", name)() for name in spec.run.hooks})
-        info = RunInfo(run_dir.path, spec)
-        with run_dir.logging():
+        with run_dir.logging() as attempt:
+            info = RunInfo(run_dir.path, spec, attempt)
             hooks.call("plugym_run_start", run=info)
             outcome: dict[str, Any] = {"status": "failed", "dir": str(run_dir.path), "steps": 0}
             try:
@@ -166,6 +166,8 @@ class LocalRunner(Runner):
         settings = parts.composition.spec.eval
         tasks = parts.composition.tasks(settings.split)
         result = await evaluate(parts.driver, parts.composition.reward, tasks, settings)
+        for group in result.groups:
+            parts.hooks.call("plugym_group_scored", group=group)
         parts.dir.append_eval(step, result.metrics)
         log.info("evaluation at step %d: %s", step, result.metrics)
         return result

@@ -20,8 +20,9 @@ from gymnasium.utils.env_checker import check_env
 import plugym
 from plugym.engine import Engine
 from plugym.errors import PluginError, RewardError
-from plugym.gym import RewardWrapper, SyncEnv, gym_id, register_envs
+from plugym.gym import RewardWrapper, SyncEnv
 from plugym.message import Action, Message
+from plugym.registration import gym_id, register_envs
 from plugym.reward import RewardContext, RewardProvider, Score, reward
 from plugym.rollout.scripted import ScriptedEngine
 from plugym.task import Check, Task
