@@ -197,7 +197,7 @@ class Registry:
                 target = getattr(target, part)
         except PlugymError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a module that exits on import is broken too
             extra = _missing_extra(info, error)
             raise PluginError(
                 f"{info.name} needs 'pip install {extra}' ({error})" if extra else _broken(info, error, "loading")
