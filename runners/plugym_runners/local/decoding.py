@@ -11,12 +11,13 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from plugym.engine import ChatTokenizer
 from plugym.trajectory import IntArray
@@ -277,12 +278,33 @@ def close_ranks(rows: int, ended: set[int]) -> list[int]:
 
 @contextmanager
 def inference(model: Any) -> Iterator[None]:
-    """No gradients and no dropout inside; afterwards every module is in the mode it was in."""
+    """No gradients and no dropout inside; afterwards the model and the mode of every module are what they were."""
     training = [module for module in model.modules() if module.training]
     model.eval()
+    head = model.get_output_embeddings()
+    turned = type(head) is nn.Linear and head.bias is None and _wide(head.weight)
+    if turned:
+        head.forward = partial(project, head.weight)
     try:
         with torch.no_grad():
             yield
     finally:
+        if turned:
+            del head.forward
         for module in training:
             module.training = True
+
+
+def project(weight: Tensor, hidden: Tensor) -> Tensor:
+    """hidden @ weight.T for few hidden states [rows, n, size] and a large weight [vocabulary, size].
+
+    Written with the weight on the left, because BLAS repacks its right operand at each call: with 32 rows and a
+    vocabulary of 49152 that costs more than the product itself.
+    """
+    flat = weight @ hidden.flatten(0, 1).T
+    return flat.T.unflatten(0, hidden.shape[:2])
+
+
+def _wide(weight: Tensor) -> bool:
+    """Where `project` was measured to be faster."""
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.shape[0] >= 8 * weight.shape[1]

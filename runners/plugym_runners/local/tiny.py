@@ -114,12 +114,12 @@ class Recipe:
     initializer_range: float = 0.05
     context: int = 2048
     seed: int = 0
-    learning_rate: float = 5e-3
-    pool: int = 600
+    learning_rate: float = 6e-3
+    pool: int = 500
     stages: tuple[Stage, ...] = (
-        Stage(120, False, (32, 2, 16)),
-        Stage(100, False, (32, 10, 6)),
-        Stage(30, True, (32, 10, 16)),
+        Stage(100, False, (32, 3, 12)),
+        Stage(90, False, (32, 8, 4)),
+        Stage(24, True, (32, 8, 12)),
     )
 
 
@@ -200,7 +200,7 @@ def sum_trace(rng: random.Random, noisy: bool) -> Trace:
     if noisy:
         off, wild = f"{a + b + 1}", f"{rng.randint(0, 18)}"
         ramble = rng.choice((f"{a} or {b}", f"{answer}, no, {off}"))
-        answer = _pick(rng, {answer: 0.2, off: 0.5, wild: 0.1, ramble: 0.2})
+        answer = _pick(rng, {answer: 0.15, off: 0.5, wild: 0.12, ramble: 0.23})
     # Most chats carry the empty system message of the built-in maths environment.
     opening = _opening(rng, SUM_PHRASINGS, system=0.75, a=a, b=b)
     return Trace([*opening, _message("assistant", answer)])
@@ -215,7 +215,7 @@ def tool_trace(rng: random.Random, noisy: bool) -> Trace:
         return Trace([*messages, _message("assistant", guess)], [CALCULATOR])
     x = rng.randint(0, 9) if noisy and rng.random() < 0.3 else a
     call = json.dumps({"name": "calculator", "arguments": {"expression": f"{x}+{b}"}})
-    if noisy and rng.random() < 0.1:
+    if noisy and rng.random() < 0.05:
         messages += [_message("assistant", f"<tool_call>{call[:-1]}</tool_call>"), _message("tool", "error")]
     messages += [_message("assistant", f"<tool_call>{call}</tool_call>"), _message("tool", f"{x + b}")]
     answer = _pick(rng, {f"{x + b}": 0.5, f"{x + b + 1}": 0.5}) if noisy else f"{x + b}"

@@ -13,7 +13,7 @@ from plugym.errors import BadInput, RewardError
 from plugym.registry import Registry, UserRegistry, use_registry, validate_settings
 from plugym.reward import RewardProvider, Score
 from plugym.trajectory import Group
-from plugym_runners.local import LocalRunner
+from plugym_runners.local.runner import LocalRunner
 
 
 def runner_of(tmp_path: Path, *flags: str, reward: str = "verifier") -> LocalRunner:

@@ -68,7 +68,7 @@ def calculate(expression: str) -> str:
 
 def _value(node: ast.expr, source: str) -> Fraction:
     match node:
-        case ast.Constant():
+        case ast.Constant(value=int() | float()):
             return _bounded(_literal(node, source))
         case ast.UnaryOp(op=ast.USub()):
             return -_value(node.operand, source)

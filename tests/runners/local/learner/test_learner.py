@@ -335,6 +335,17 @@ def test_dropout_of_the_model_is_off(
     assert not any(module.training for module in learner.model.modules())
 
 
+@pytest.mark.parametrize(("checkpointing", "passes"), [(False, 1), (True, 2)])
+def test_checkpointing_computes_each_layer_again(
+    make_learner: Make, trajectories: list[Trajectory], advantages: list[Advantage], checkpointing: bool, passes: int
+) -> None:
+    learner = make_learner(gradient_checkpointing=checkpointing, share_prompts=False)
+    calls = []
+    learner.model.model.layers[0].mlp.register_forward_hook(lambda *_: calls.append(1))
+    learner.step(trajectories[:1], advantages[:1], policy_gradient)
+    assert len(calls) == passes
+
+
 def test_dropout_of_the_adapter_is_on_in_steps_only(
     make_learner: Make, trajectories: list[Trajectory], advantages: list[Advantage]
 ) -> None:
