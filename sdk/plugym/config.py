@@ -63,7 +63,7 @@ class RewardEntry(Section):
 class RolloutSettings(Section):
     """How episodes are played."""
 
-    tasks_per_step: int = Field(8, ge=1, description="tasks (groups) per training step")
+    tasks_per_step: int = Field(4, ge=1, description="tasks (groups) per training step")
     group_size: int = Field(8, ge=1, description="episodes per task")
     max_turns: int = Field(16, ge=1, description="assistant turns per episode")
     max_turn_tokens: int = Field(256, ge=1, description="tokens the policy may sample in one turn")
