@@ -38,6 +38,8 @@ def dry_run(composition: Composition) -> list[Finding]:
         Finding("composition", "ok", f"{spec.env.name} + {reward} + {spec.algo.name} on {spec.backend.name}")
     )
 
+    state: dict[str, Any] = {}
+
     def run(name: str, check: Callable[[], Finding]) -> bool:
         try:
             findings.append(check())
@@ -45,18 +47,19 @@ def dry_run(composition: Composition) -> list[Finding]:
             findings.append(Finding(name, "fail", str(error)))
         return findings[-1].status != "fail"
 
-    state: dict[str, Any] = {}
-    run("model", lambda: _model(composition, state))
-    tokenizer_ok = "tokenizer" in state and run("template", lambda: _template(composition, state))
-    if tokenizer_ok and run("episode", lambda: asyncio.run(_episode(composition, state))):
-        if run("reward", lambda: asyncio.run(_reward(composition, state))):
-            run("loss", lambda: _loss(composition, state))
-    done = {finding.name for finding in findings}
-    findings += [
-        Finding(name, "skip", "an earlier check failed")
-        for name in ("template", "episode", "reward", "loss")
-        if name not in done
-    ]
+    checks: dict[str, Callable[[], Finding]] = {
+        "model": lambda: _model(composition, state),
+        "template": lambda: _template(composition, state),
+        "episode": lambda: asyncio.run(_episode(composition, state)),
+        "reward": lambda: asyncio.run(_reward(composition, state)),
+        "loss": lambda: _loss(composition, state),
+    }
+    passed = True
+    for name, check in checks.items():
+        if passed:
+            passed = run(name, check)
+        else:
+            findings.append(Finding(name, "skip", "an earlier check failed"))
     return findings
 
 

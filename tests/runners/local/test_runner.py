@@ -34,9 +34,11 @@ def metrics_of(run_dir: str) -> list[dict[str, Any]]:
 def test_a_run_writes_its_directory(tmp_path: Path) -> None:
     outcome = runner_of(tmp_path, "eval.after=true", "eval.n_tasks=4").train()
     run_dir = Path(outcome["dir"])
-    assert outcome["status"] == "done" and outcome["steps"] == 2
+    assert outcome["status"] == "done"
+    assert outcome["steps"] == 2
     assert 0.0 <= outcome["eval_after"] <= 1.0
-    assert (run_dir / "config.toml").is_file() and (run_dir / "logs" / "attempt-1.log").is_file()
+    assert (run_dir / "config.toml").is_file()
+    assert (run_dir / "logs" / "attempt-1.log").is_file()
     assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["step-000002"]
     assert len(list((run_dir / "trajectories").glob("*.jsonl.gz"))) == 2
     lines = metrics_of(outcome["dir"])

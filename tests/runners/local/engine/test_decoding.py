@@ -22,7 +22,8 @@ def test_segments_cover_each_new_token_exactly_once(lengths: list[int]) -> None:
             covered[row] += last - max(first, new[0] - new[row])
             assert last > new[0] - new[row], "a row without a token in its segment"
         column = last
-    assert covered == new and rows == len(new)
+    assert covered == new
+    assert rows == len(new)
 
 
 @given(st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))

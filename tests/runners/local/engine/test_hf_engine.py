@@ -289,7 +289,10 @@ def test_messages_are_rendered_by_the_engine(play: Play) -> None:
         return await engine.generate(request)
 
     completion = play(scene)
-    assert loaded_of(None).tokenizer.decode(completion.prompt_ids) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert (
+        loaded_of(None).tokenizer.decode(completion.prompt_ids)
+        == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    )
 
 
 def test_a_cancelled_request_wedges_nothing(play: Play) -> None:
