@@ -16,6 +16,10 @@ from plugym.task import Taskset
 from plugym.trajectory import Purpose, ScoredGroup
 
 
+ACCURACY = "eval/avg@k"
+"""Mean over tasks of the share of right answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class EvalResult:
     """Scored groups, one per task, in task order; `metrics` under the names of a run."""

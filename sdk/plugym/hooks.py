@@ -33,6 +33,10 @@ class RunSpecs:
         """A group was scored, before any shaping."""
 
     @hookspec
+    def plugym_eval_end(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An evaluation of the weights after `step` updates is done; its groups were handed over before."""
+
+    @hookspec
     def plugym_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
         """An update is done."""
 

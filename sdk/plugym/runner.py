@@ -1,6 +1,6 @@
 """The `Runner` contract (group `plugym.runners`): takes a whole `RunSpec` and trains with it.
 
-`local` is the embedded torch runner; a cluster runner implements the same three methods.
+`local` is the embedded torch runner; a cluster runner implements the same methods.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel
 
 from plugym.config import RunSpec
+from plugym.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +60,12 @@ class Runner(ABC):
     @abstractmethod
     def train(self) -> Mapping[str, Any]:
         """Run to the end; returns the outcome (`dir`, `steps`, `eval_before`, `eval_after`, `seconds`, ...)."""
+
+    def resume(self, path: Path) -> Mapping[str, Any]:
+        """Go on with the interrupted run in the run directory `path`, whose config.toml this runner was made from.
+
+        Ends as the uninterrupted run would have, metrics included (`time/*` apart, on the same CPU); a finished run is
+        left as it is. Returns the outcome, as `train` does. Raises `BadInput` for a runner that cannot resume, and for
+        a directory that holds no run or one that does not fit.
+        """
+        raise BadInput(f"runner {type(self).__name__} cannot resume a run: start {path} again from its config.toml")

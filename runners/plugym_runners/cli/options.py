@@ -51,7 +51,7 @@ class Source:
         flags = read_flags(self.flags)
         for key, _ in flags:
             _check_known(f"--{key}", _names(command))
-        use_registry_file(self.registry or (_beside(self.config) if self.config else None))
+        use_registry_file(self.registry or (beside(self.config) if self.config else None))
         layers = Layers()
         if self.recipe is not None:
             layers.add(file_layer(recipe_path(self.recipe)), f"recipe {self.recipe}")
@@ -132,7 +132,7 @@ def _names(command: click.Command) -> list[str]:
     return [name for parameter in command.params for name in parameter.opts if name.startswith("--")]
 
 
-def _beside(config: Path) -> Path | None:
+def beside(config: Path) -> Path | None:
     """The registry.toml next to a run file, unless it is the catalogue at the root of a source checkout."""
     path = config.parent / "registry.toml"
     catalogue = Path(plugym.registry.__file__).parents[2] / "registry.toml"

@@ -19,6 +19,7 @@ from plugym.errors import PlugymError
 from plugym_runners.cli.output import logs_on_stderr
 
 VERBS = {
+    "resume": "resume:resume",
     "list": "plugins:list_plugins",
     "show": "plugins:show",
     "doctor": "doctor:doctor",

@@ -46,6 +46,12 @@ class StoreHook:
                 log.warning("episodes that cannot be stored are left out: %s", error)
 
     @hookimpl
+    def plugym_eval_end(self) -> None:
+        """Complete the evaluation's file: the runner notes next that it need not be repeated."""
+        if "eval" in self._writers:
+            self._writers.pop("eval").commit()
+
+    @hookimpl
     def plugym_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run_dir.append_metrics(step, metrics)
         self._commit()

@@ -13,12 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from plugym.algorithm import Advantage, Aux, Need, counted_trajectories
 from plugym.engine import Engine
+from plugym.errors import BadInput
 from plugym.hooks import Hooks
 from plugym.learner import Learner
 from plugym.metrics import batch_metrics
 from plugym.reward import Composite, TrainableReward
+from plugym.rollout.episode import derive_seed
 from plugym.scoring import score_group
 from plugym.source import TrajectorySource
 from plugym.trajectory import Group, ScoredGroup, Trajectory
@@ -37,12 +41,15 @@ class TrainLoop:
     learner: Learner
     hooks: Hooks
     updates: int
+    rng: np.random.Generator
+    """The reward's randomness. Keyed by step, so that a resumed run draws what an uninterrupted one would."""
     version: int = 0
     _groups: AsyncIterator[Group] | None = field(default=None, repr=False)
 
     async def step(self, number: int) -> dict[str, float]:
         """One training step; returns its metrics."""
         started = time.perf_counter()
+        rekey(self.rng, self.composition.spec.run.seed, "step", number)
         if isinstance(self.composition.reward, Composite):
             self.composition.reward.set_step(number)
         scored, kept = await self._collect()
@@ -152,6 +159,18 @@ def _slices(groups: Sequence[ScoredGroup], n: int) -> list[list[ScoredGroup]]:
     return [list(groups[len(groups) * i // n : len(groups) * (i + 1) // n]) for i in range(n)]
 
 
+def rekey(rng: np.random.Generator, *key: int | str) -> None:
+    """Let `rng`, wherever it was handed to, continue from a state that the key alone decides.
+
+    >>> first, second = np.random.default_rng(1), np.random.default_rng(2)
+    >>> rekey(first, 0, "step", 3)
+    >>> rekey(second, 0, "step", 3)
+    >>> bool(first.random() == second.random())
+    True
+    """
+    rng.bit_generator.state = np.random.default_rng(derive_seed(*key)).bit_generator.state
+
+
 def save_state(loop: TrainLoop, step: int, path: Path) -> dict[str, Any]:
     """Weights, optimizer and plugin states into the directory `path`; returns the run's own JSON state."""
     loop.learner.save(path)
@@ -165,3 +184,19 @@ def save_state(loop: TrainLoop, step: int, path: Path) -> dict[str, Any]:
         "source": loop.source.state_dict(),
         "algorithm": loop.composition.algo.state_dict(),
     }
+
+
+async def restore_state(loop: TrainLoop, path: Path, state: Mapping[str, Any]) -> None:
+    """Continue from `save_state`. Raises `BadInput` when the checkpoint is that of another composition."""
+    await asyncio.to_thread(loop.learner.load, path)
+    reward = loop.composition.reward
+    if isinstance(reward, TrainableReward):
+        reward.load(path / "reward")
+    try:
+        loop.version = int(state["version"])
+        loop.source.load_state_dict(state["source"])
+        loop.composition.algo.load_state_dict(state["algorithm"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"{path} does not fit this run: {type(error).__name__}: {error} in state.json") from error
+    await loop.engine.update_weights(loop.version)
+    loop.source.set_version(loop.version)

@@ -20,8 +20,13 @@ def unfinished(target: Path) -> Path:
 
 def write_text(target: Path, text: str) -> None:
     """Write a small file, replacing what was there."""
+    write_bytes(target, text.encode())
+
+
+def write_bytes(target: Path, data: bytes) -> None:
+    """The same for bytes."""
     temporary = unfinished(target)
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(data)
     move_file(temporary, target)
 
 

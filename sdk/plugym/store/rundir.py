@@ -5,12 +5,14 @@
                 trajectories/step-000001.jsonl.gz  the groups of a step; eval-000000.jsonl.gz those of an evaluation
                 checkpoints/step-000050/           complete or not there; state.json is the run's own state
                 logs/attempt-1.log
+                outcome.json                       what the run returned; not there before it is finished
 
 One process writes (the run); any number may read at the same time.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import math
@@ -26,6 +28,7 @@ from plugym.config import Layers, RunSpec, file_layer
 from plugym.errors import BadInput
 from plugym.store import atomic
 from plugym.store.groups import GroupWriter
+from plugym.store.sealed import seal
 
 log = logging.getLogger("plugym.store")
 
@@ -105,20 +108,36 @@ class RunDir:
         """The spec this run was started with. Raises `BadInput` when config.toml does not fit."""
         layers = Layers()
         layers.add(file_layer(self.config_path), str(self.config_path))
-        return layers.spec()
+        try:
+            return layers.spec()
+        except BadInput as error:
+            raise BadInput(f"{self.config_path}: {error}") from error
+
+    def write_outcome(self, outcome: Mapping[str, Any]) -> None:
+        """Mark the run as finished. `outcome` must have a JSON form."""
+        atomic.write_text(self.path / "outcome.json", json.dumps(outcome, indent=2) + "\n")
+
+    def read_outcome(self) -> dict[str, Any] | None:
+        """What a finished run returned, None while it is not. Raises `BadInput` when the file cannot be read."""
+        path = self.path / "outcome.json"
+        try:
+            outcome = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise BadInput(f"cannot read {path}: {error}; remove it to have the run looked at again") from error
+        return dict(outcome)
 
     @contextmanager
     def logging(self) -> Iterator[int]:
         """One attempt at this run: what is logged goes to `logs/attempt-<n>.log` as well, until the body ends.
 
-        Yields n. Removes what an earlier attempt left unfinished.
+        Yields n. Removes what an earlier attempt left unfinished. Raises `BadInput` while another process writes here.
         """
         logs = self.path / "logs"
         logs.mkdir(exist_ok=True)
-        attempt = 1
-        while (path := logs / f"attempt-{attempt}.log").exists():
-            attempt += 1
-        with log_to(path):
+        with _only_writer(logs / ".lock"), log_to(path := _next_log(logs)):
+            attempt = int(path.stem.removeprefix("attempt-"))
             for folder in (self.path, self.path / "checkpoints", self.path / "trajectories"):
                 for left in atomic.discard_unfinished(folder):
                     log.info("removed %s, which an earlier attempt did not finish", left)
@@ -151,12 +170,14 @@ class RunDir:
     def write_checkpoint(self, step: int, save: Callable[[Path], Mapping[str, Any]], *, keep: int) -> Path:
         """Make `checkpoints/step-<step>`, complete or not at all, and remove all but the newest `keep` (at least 1).
 
-        `save` fills an empty folder and returns the run's own state, which becomes state.json. Returns the checkpoint.
+        `save` fills an empty folder and returns the run's own state, which becomes state.json; files.json lists all of
+        it, so that damage is found on resume. Returns the checkpoint.
         """
         path = self._checkpoint_path(step)
         with atomic.new_folder(path) as folder:
             state = save(folder)
             (folder / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+            seal(folder)
         for old in list(self.checkpoints().values())[:-keep]:
             atomic.remove_folder(old)
         return path
@@ -175,6 +196,29 @@ class RunDir:
 
     def _checkpoint_path(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:06d}"
+
+
+def _next_log(logs: Path) -> Path:
+    attempt = 1
+    while (path := logs / f"attempt-{attempt}.log").exists():
+        attempt += 1
+    return path
+
+
+@contextmanager
+def _only_writer(lock: Path) -> Iterator[None]:
+    """Hold a lock that the system frees when the process dies, however it dies.
+
+    A POSIX lock, because children do not inherit it: a worker that outlives a killed run must not keep it.
+    """
+    with lock.open("w") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            raise BadInput(f"{lock.parents[1]} is being written by another process: wait for it or stop it") from error
+        except OSError as error:
+            log.warning("%s cannot be locked (%s): make sure that only one process writes there", lock, error)
+        yield
 
 
 @contextmanager
@@ -207,6 +251,8 @@ def _append(path: Path, step: int, metrics: Mapping[str, float]) -> None:
         if _drop_cut_line(file):
             log.warning("the last line of %s was cut and is removed", path)
         file.write(line.encode())
+        file.flush()
+        os.fsync(file.fileno())  # a checkpoint must not outlive the lines of its steps when the power fails
 
 
 def _read(path: Path) -> MetricsLog:

@@ -28,7 +28,7 @@ from plugym.rollout.parsers import HermesParser
 from plugym.rollout.scripted import ScriptedEngine
 from plugym.task import Task, Taskset
 from plugym.testing import CharTokenizer
-from plugym.trajectory import Group
+from plugym.trajectory import Group, Status, Trajectory
 
 RELEASE = threading.Event()
 """Set it to let every hanging thread go on."""
@@ -249,6 +249,19 @@ def play(source: RolloutDriver, tasks: Sequence[Task], n: int = 1) -> list[Group
             await source.close()
 
     return sorted(asyncio.run(main()), key=lambda group: group.id)
+
+
+def one(env: type[AnyEnv], engine: DiaryEngine, about: Task, **changes: Any) -> Trajectory:
+    """Play one episode."""
+    (group,) = play(driver(env, engine, same_failure_limit=99, **changes), [about])
+    (trajectory,) = group.trajectories
+    return trajectory
+
+
+def kind_of(trajectory: Trajectory) -> str:
+    assert trajectory.failure is not None
+    assert trajectory.status is Status.INFRA_FAILED
+    return str(trajectory.failure.kind)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:

@@ -341,7 +341,7 @@ def test_checkpointing_computes_each_layer_again(
 ) -> None:
     learner = make_learner(gradient_checkpointing=checkpointing, share_prompts=False)
     calls = []
-    learner.model.model.layers[0].mlp.register_forward_hook(lambda *_: calls.append(1))
+    learner.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     learner.step(trajectories[:1], advantages[:1], policy_gradient)
     assert len(calls) == passes
 
