@@ -15,7 +15,6 @@ from plugym.scoring import score_group
 from plugym.task import Taskset
 from plugym.trajectory import Purpose, ScoredGroup
 
-
 ACCURACY = "eval/avg@k"
 """Mean over tasks of the share of right answers."""
 

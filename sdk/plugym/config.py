@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
@@ -52,11 +52,19 @@ class PluginEntry(Section):
     settings: Settings = Field(default_factory=dict)
 
 
+class WeightSchedule(Section):
+    """A weight that moves linearly from `start` to `end` over `steps` training steps, then stays."""
+
+    start: float = Field(allow_inf_nan=False)
+    end: float = Field(allow_inf_nan=False)
+    steps: int = Field(ge=1)
+
+
 class RewardEntry(Section):
-    """One part of the reward: the plugin behind a label, its weight and settings."""
+    """One part of the reward: the plugin behind a label, its weight (or a schedule of it) and settings."""
 
     plugin: str
-    weight: float = Field(1.0, allow_inf_nan=False)
+    weight: Annotated[float, Field(allow_inf_nan=False)] | WeightSchedule = 1.0
     settings: Settings = Field(default_factory=dict)
 
 
@@ -202,7 +210,8 @@ def parse_section(model: type[RunSpec], data: Mapping[str, Any]) -> RunSpec:
         return model.model_validate(data)
     except ValidationError as error:
         problem = error.errors()[0]
-        path = [str(part) for part in problem["loc"]]
+        # Of a union, pydantic names the member it tried last; the user knows no such part of the option.
+        path = [str(part) for part in problem["loc"] if part not in ("float", WeightSchedule.__name__)]
         key = ".".join(path)
         if problem["type"] == "extra_forbidden":
             valid = _valid_keys(path[:-1])

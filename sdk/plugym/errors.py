@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,6 +69,9 @@ class InfraError(PlugymError):
         self.where = where
 
 
+_DIGITS = re.compile(r"\d+")
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """An `InfraError` kept as data on the trajectory that it ended.
@@ -91,8 +95,11 @@ class Failure:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for failures that have the same cause; the driver stops a run whose episodes all share one."""
-        return f"{self.kind}|{self.message}|{self.where}"
+        """Equal for failures that have the same cause; the driver stops a run whose episodes all share one.
+
+        Digits do not count: the same failure names another port, process or line of data each time.
+        """
+        return f"{self.kind}|{_DIGITS.sub('#', self.message)}|{self.where}"
 
 
 # A second try cannot change the outcome of these: they are mistakes in code, not in the weather.

@@ -37,7 +37,8 @@ class Score:
     value: in the provider's declared range; None = could not be scored. correct: the verdict, where there is one.
     parts: named components, logged apart and visible to the algorithm. sources: a `Composite` keeps each child's score
     here, untouched. steps: one number per turn. votes: m samples per turn (None = unparsable). evidence: the judge's
-    own generations in (turn, sample) order, tokens included. why: one line for the reader.
+    own generations in (turn, sample) order, tokens included. why: one line for the reader. answer: what was compared
+    with the reference, in one spelling, where a check extracted it; a majority vote over samples counts it.
     """
 
     value: float | None
@@ -48,6 +49,7 @@ class Score:
     votes: tuple[tuple[float | None, ...], ...] | None = None
     evidence: tuple[Trajectory, ...] = ()
     why: str = ""
+    answer: str | None = None
 
     @classmethod
     def unscored(cls, why: str) -> Score:
@@ -89,6 +91,13 @@ class RewardProvider(ABC):
     @abstractmethod
     async def score(self, group: Group) -> list[Score]:
         """Exactly one score per trajectory, in the same order. Infra-failed trajectories get `Score.unscored`."""
+
+    def can_rescore(self, trajectory: Trajectory) -> bool:
+        """True when a stored episode is all that is needed: no engine, no sandbox, nothing from the time it was played.
+
+        Only such scores can be computed again without new rollouts.
+        """
+        return False
 
     async def close(self) -> None:
         """Free what `open` took. Idempotent."""
@@ -180,6 +189,9 @@ def reward(function: RewardFunction | None = None, *, range: tuple[float | None,
                     scores.append(_as_score(await result if inspect.isawaitable(result) else result))
                 return scores
 
+            def can_rescore(self, trajectory: Trajectory) -> bool:
+                return True  # the trajectory is all the function gets
+
         FunctionReward.range = range
         FunctionReward.__name__ = FunctionReward.__qualname__ = function.__name__
         FunctionReward.__doc__ = function.__doc__
@@ -228,7 +240,7 @@ class Part:
 class Composite(TrainableReward):
     """The weighted sum of several providers; one child unscored makes the whole unscored.
 
-    `correct` is that of the first child that has a verdict. Children's scores stay in `sources`, untouched, and their
+    `correct` and `answer` are those of the first child that has a verdict. Children's scores stay in `sources`, untouched, and their
     values appear in `parts` under their labels. Learning, saving and loading are forwarded to children that learn.
     """
 
@@ -252,7 +264,7 @@ class Composite(TrainableReward):
         return [self._combine({label: column[i] for label, column in columns.items()}) for i in _rows(group)]
 
     def _combine(self, sources: Mapping[str, Score]) -> Score:
-        correct = next((s.correct for s in sources.values() if s.correct is not None), None)
+        judged = next((s for s in sources.values() if s.correct is not None), Score(None))
         parts: dict[str, float] = {}
         total: float | None = 0.0
         for part in self.parts:
@@ -265,7 +277,18 @@ class Composite(TrainableReward):
                 parts[part.label] = score.value
                 total = None if total is None else total + weight * score.value
         why = "; ".join(f"{label}: {s.why}" for label, s in sources.items() if s.why)
-        return Score(total, correct=correct, parts=parts, sources=sources, steps=_first_steps(sources), why=why)
+        return Score(
+            total,
+            correct=judged.correct,
+            parts=parts,
+            sources=sources,
+            steps=_first_steps(sources),
+            why=why,
+            answer=judged.answer,
+        )
+
+    def can_rescore(self, trajectory: Trajectory) -> bool:
+        return all(part.provider.can_rescore(trajectory) for part in self.parts)
 
     def set_step(self, step: int) -> None:
         """Move scheduled weights to update number `step`."""

@@ -263,11 +263,13 @@ def test_a_spec_is_read_back_from_its_file(
     assert layers.spec() == spec
 
 
-@pytest.mark.xfail(reason="in a run file a plugin's own setting `name` stands where its choice does")
-def test_a_plugin_setting_may_be_called_name() -> None:
-    settings_of_env = {"name": "math", "settings": {"name": "Ada"}}
-    data = {"env": settings_of_env, "reward": {"r": {"plugin": "r"}}, "algo": {"name": "grpo"}}
-    spec = RunSpec.model_validate(data)
+def test_a_weight_may_follow_a_schedule() -> None:
     layers = Layers()
-    layers.add(to_layer(spec), "config.toml")
-    assert layers.spec() == spec
+    layers.add({"env": "math", "reward": ["verifier", "brief"], "algo": "grpo"}, "run.toml")
+    layers.add(flag_layer([("reward.brief.weight", "{start = 1, end = 0, steps = 10}")]), "flag")
+    weight = layers.spec().reward["brief"].weight
+    assert not isinstance(weight, float)
+    assert (weight.start, weight.end, weight.steps) == (1.0, 0.0, 10)
+    again = Layers()
+    again.add(to_layer(layers.spec()), "config.toml")
+    assert again.spec() == layers.spec()

@@ -75,7 +75,6 @@ def test_fingerprints_tell_causes_apart() -> None:
     assert base.fingerprint not in {other.fingerprint for other in others}
 
 
-@pytest.mark.xfail(reason="the fingerprint holds the whole message: failures that name a session or a port never match")
 def test_one_cause_with_changing_details_has_one_fingerprint() -> None:
     first, second = (Failure(InfraKind.ENV, f"OSError: port {n} is taken", "a.py:1 in f") for n in (8001, 8002))
     assert first.fingerprint == second.fingerprint

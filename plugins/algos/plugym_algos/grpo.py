@@ -46,9 +46,15 @@ class GRPOConfig(AlgorithmConfig):
     )
     entropy_coef: float = Field(0.0, ge=0, description="weight of the entropy bonus")
     correction: CorrectionMode = Field(
-        "off", description="correct for sampling with other log-probs than those trained on: tis, or off"
+        "off",
+        description="correct for sampling with other log-probs than those trained on: tis cuts large importance "
+        "weights, icepop masks tokens whose weight is outside a band",
     )
     tis_cap: float = Field(2.0, gt=0, description="largest importance weight of tis")
+    icepop_low: float = Field(0.5, ge=0, description="icepop: tokens with a smaller importance weight are masked")
+    icepop_high: float = Field(
+        5.0, gt=0, validate_default=True, description="icepop: tokens with a larger importance weight are masked"
+    )
 
     @field_validator("dual_clip")
     @classmethod
@@ -56,6 +62,14 @@ class GRPOConfig(AlgorithmConfig):
         high = info.data.get("clip_high")
         if value is not None and high is not None and value <= 1 + high:
             raise ValueError(f"it must be above 1 + clip_high = {1 + high}")
+        return value
+
+    @field_validator("icepop_high")
+    @classmethod
+    def _is_above_the_lower_end(cls, value: float, info: ValidationInfo) -> float:
+        low = info.data.get("icepop_low")
+        if low is not None and value <= low:
+            raise ValueError(f"it must be above icepop_low = {low:g}")
         return value
 
     @field_validator("aggregation")
@@ -75,14 +89,15 @@ class GRPO(Algorithm):
         l_it = max(-A_i r_it, -A_i clamp(r_it, 1 - clip_low, 1 + clip_high))
         loss = aggregate(w_it l_it + kl_coef KL_it - entropy_coef H_it)
 
-    `w` is 1, or with `correction = "tis"` the truncated importance weight. The defaults are the published method
+    `w` is 1, or the importance weight of what the sampler got wrong: truncated with `correction = "tis"`, 0 outside a
+    band with `"icepop"` (`functional.importance_weights`). The defaults are the published method
     (arXiv 2402.03300, equations 3 and 4) without its KL term, which needs a second model in memory: its coefficient
     is `kl_coef = 0.04`. Only what has a score counts: infrastructure failures are in no mean and no deviation. A
     group of one has nobody to be compared with; its reward is its advantage.
 
     Metrics, added up over micro-batches: `pg_loss`, and as means over the tokens of the mini-batch `clip_low`,
-    `clip_high`, `clip_dual` (share of tokens whose gradient a bound has stopped), `kl`, `entropy`, and `tis_capped`
-    (share of tokens whose weight was cut).
+    `clip_high`, `clip_dual` (share of tokens whose gradient a bound has stopped), `kl`, `entropy`, `tis_capped`
+    (share of tokens whose weight was cut) and `icepop_masked` (share of tokens left out for their weight).
 
     >>> from plugym.reward import Score
     >>> from plugym.trajectory import Group, ScoredGroup, Trajectory, stream_of
@@ -113,7 +128,13 @@ class GRPO(Algorithm):
         config = self.config
         bounds = (config.clip_low, config.clip_high, config.dual_clip)
         ratio = F.log_ratio(batch.logp, batch.old_logp).exp()
-        weights = F.importance_weights(batch.old_logp, batch.rollout_logp, config.correction, config.tis_cap)
+        weights = F.importance_weights(
+            batch.old_logp,
+            batch.rollout_logp,
+            config.correction,
+            config.tis_cap,
+            (config.icepop_low, config.icepop_high),
+        )
         policy = F.aggregate(weights * F.clipped_surrogate(ratio, batch.advantages, *bounds), *self._counts(batch))
 
         # Shares of this micro-batch's tokens, as its part of a mean over the mini-batch.
@@ -122,6 +143,8 @@ class GRPO(Algorithm):
         metrics = {"pg_loss": policy.item(), "clip_low": low, "clip_high": high, "clip_dual": dual}
         if config.correction == "tis":
             metrics["tis_capped"] = int((weights >= config.tis_cap).sum()) / batch.total_tokens
+        elif config.correction == "icepop":
+            metrics["icepop_masked"] = int((weights == 0).sum()) / batch.total_tokens
         return self._with_extra_terms(batch, LossOutput(policy, metrics))
 
     def _with_extra_terms(self, batch: TokenBatch, output: LossOutput) -> LossOutput:

@@ -44,7 +44,7 @@ def list_plugins(kind: str | None, registry: Path | None, check: bool, as_json: 
     for problem in broken.values():
         warn(problem)
     if as_json:
-        emit({"plugins": [{**asdict(info), **_checked(info, broken, check)} for info in plugins]})
+        emit({"plugins": [{**_facts(info), **_checked(info, broken, check)} for info in plugins]})
         return
     claims = Counter((info.kind, info.name) for info in plugins)
     rows = [("KIND", "NAME", "FROM", "SUMMARY")]
@@ -56,6 +56,11 @@ def list_plugins(kind: str | None, registry: Path | None, check: bool, as_json: 
             notes.append("[broken]")
         rows.append((info.kind, info.name, f"{info.dist} {info.version}".strip(), " ".join(filter(None, notes))))
     table(rows)
+
+
+def _facts(info: PluginInfo) -> dict[str, str]:
+    """What the metadata and the catalogue say of a plugin."""
+    return {**asdict(info), "summary": info.summary}
 
 
 def _checked(info: PluginInfo, broken: dict[PluginInfo, str], check: bool) -> dict[str, Any]:
@@ -122,4 +127,4 @@ def _details(info: PluginInfo) -> dict[str, Any]:
         settings = [{**asdict(s), "summary": s.summary} for s in describe(config)] if config else []
     except PluginError as error:
         warn(str(error))
-    return {**asdict(info), "settings": settings}
+    return {**_facts(info), "settings": settings}

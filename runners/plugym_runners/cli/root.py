@@ -20,6 +20,9 @@ from plugym_runners.cli.output import logs_on_stderr
 
 VERBS = {
     "resume": "resume:resume",
+    "report": "read:report",
+    "view": "read:view",
+    "diagnose": "read:diagnose",
     "list": "plugins:list_plugins",
     "show": "plugins:show",
     "doctor": "doctor:doctor",

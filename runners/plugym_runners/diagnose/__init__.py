@@ -39,8 +39,18 @@ def diagnose(
     rows, evals: lines of metrics.jsonl and evals.jsonl under the fixed names, `step` among them, NaN where nothing was
     measured. weights: of the reward's parts by label, the first one being the one that has the verdict.
 
-    >>> findings = diagnose([{"step": n, "groups/total": 8.0, "groups/zero_variance": 8.0,
-    ...                       "groups/all_wrong": 8.0, "groups/all_correct": 0.0} for n in range(12)])
+    >>> findings = diagnose(
+    ...     [
+    ...         {
+    ...             "step": n,
+    ...             "groups/total": 8.0,
+    ...             "groups/zero_variance": 8.0,
+    ...             "groups/all_wrong": 8.0,
+    ...             "groups/all_correct": 0.0,
+    ...         }
+    ...         for n in range(12)
+    ...     ]
+    ... )
     >>> {finding.name: finding.status for finding in findings if finding.status != "skip"}
     {'groups_all_correct': 'ok', 'groups_all_wrong': 'fail', 'groups_tied': 'ok'}
     """

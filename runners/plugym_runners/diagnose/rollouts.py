@@ -47,7 +47,9 @@ def groups_all_correct(history: History) -> Diagnosis:
 
 def groups_all_wrong(history: History) -> Diagnosis:
     """Groups in which no answer is right teach nothing, unless the algorithm shapes their rewards apart."""
-    advice = "take easier tasks, more episodes per task (--rollout.group_size), or a warm start by fine-tuning on traces"
+    advice = (
+        "take easier tasks, more episodes per task (--rollout.group_size), or a warm start by fine-tuning on traces"
+    )
     return _zero_variance(history, "groups_all_wrong", "all wrong", advice)
 
 

@@ -91,7 +91,9 @@ def kl(history: History) -> Diagnosis:
         advice = "the policy hardly moves: raise the learning rate, or lower the KL coefficient"
         return Diagnosis("kl", "warn", detail, {"kl": last}, advice)
     status = graded(last, *KL_FAR)
-    advice = "" if status == "ok" else "raise --algo.kl_coef or lower the learning rate; look for answers that degenerate"
+    advice = (
+        "" if status == "ok" else "raise --algo.kl_coef or lower the learning rate; look for answers that degenerate"
+    )
     return Diagnosis("kl", status, detail, {"kl": last}, advice)
 
 

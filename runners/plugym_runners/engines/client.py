@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from plugym.errors import InfraError, InfraKind
-from plugym_runners.engines.refusals import Flaw, Refusal, retry_after
+from plugym_runners.engines.refusals import Flaw, Refusal, checked, retry_after
 from plugym_runners.engines.settings import EndpointConfig, request_headers
 from plugym_runners.engines.stream import assemble
 from plugym_runners.engines.throttle import Throttle
@@ -24,6 +24,15 @@ T = TypeVar("T")
 
 _FINAL = (400, 413, 422)
 """Statuses whose text decides what to do: the request itself is at fault."""
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        end = body.strip()[-1:]
+        what = "truncated JSON" if end not in (b"}", b"]") and body[:1] in (b"{", b"[") else "not JSON"
+        raise Flaw("bad_json", f"the answer is {what}") from error
 
 
 class Client:
@@ -54,19 +63,31 @@ class Client:
         Raises `Refusal` when the request is at fault (400, 413, 422), `InfraError` for all else that retries did not
         mend.
         """
-        return await self._retried("POST", path, json.dumps(body).encode(), read)
+        return await self._retried("POST", self.base_url + path, json.dumps(body).encode(), read)
 
     async def get(self, path: str, read: Callable[[Any], T]) -> T:
         """As `post`, with GET."""
-        return await self._retried("GET", path, None, read)
+        return await self._retried("GET", self.base_url + path, None, read)
 
-    async def _retried(self, method: str, path: str, data: bytes | None, read: Callable[[Any], T]) -> T:
+    async def control(self, path: str, body: dict[str, Any] | None = None) -> str:
+        """The plain text of an answer to a POST beside the API: `path` is from the root of the server."""
+        url = self.base_url.removesuffix("/v1") + path
+        return await self._retried("POST", url, json.dumps(body or {}).encode(), str, parse=bytes.decode)
+
+    async def _retried(
+        self,
+        method: str,
+        url: str,
+        data: bytes | None,
+        read: Callable[[Any], T],
+        parse: Callable[[bytes], Any] = _parsed,
+    ) -> T:
         attempt = 0
         while True:
             try:
                 async with self.throttle:
                     self.counts["requests"] += 1
-                    result = _checked(read, await self._once(method, self.base_url + path, data))
+                    result = checked(read, await self._once(method, url, data, parse))
                 self.throttle.succeeded()
                 return result
             except Flaw as flaw:
@@ -75,12 +96,12 @@ class Client:
                     raise
                 attempt += 1
                 if not flaw.retry or attempt > self._config.retries:
-                    raise self._failure(flaw, attempt, f"{method} {self.base_url}{path}") from flaw
+                    raise self._failure(flaw, attempt, f"{method} {url}") from flaw
                 pause = self._pause(flaw, attempt)
             self.counts["retries"] += 1
             await asyncio.sleep(pause)
 
-    async def _once(self, method: str, url: str, data: bytes | None) -> Any:
+    async def _once(self, method: str, url: str, data: bytes | None, parse: Callable[[bytes], Any]) -> Any:
         """The parsed answer of one try. Raises `Flaw`."""
         try:
             async with self._session.request(method, url, data=data, allow_redirects=False) as response:
@@ -104,7 +125,7 @@ class Client:
             raise Flaw("cut_answer", "the connection was lost in the middle of the answer") from error
         except (aiohttp.ClientError, OSError) as error:
             raise Flaw("disconnected", f"the connection was lost: {type(error).__name__}") from error
-        return _parsed(body)
+        return parse(body)
 
     def _pause(self, flaw: Flaw, attempt: int) -> float:
         """Seconds until this request is tried again. A server that is overrun makes the others wait, too."""
@@ -115,7 +136,7 @@ class Client:
             if flaw.overrun:
                 self.throttle.refused(pause)
                 return 0.0  # the throttle holds it back
-        return pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries, no secret
+        return pause * random.uniform(0.5, 1.0)
 
     def _failure(self, flaw: Flaw, attempts: int, where: str) -> InfraError:
         tries = f" (tried {attempts} times)" if attempts > 1 else ""
@@ -124,20 +145,3 @@ class Client:
     def hide_key(self, text: str) -> str:
         """`text` without the key, should the server have repeated it."""
         return text.replace(self._key, "***") if self._key else text
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        end = body.strip()[-1:]
-        what = "truncated JSON" if end not in (b"}", b"]") and body[:1] in (b"{", b"[") else "not JSON"
-        raise Flaw("bad_json", f"the answer is {what}") from error
-
-
-def _checked(read: Callable[[Any], T], payload: Any) -> T:
-    """What a server sends may have any shape; reading it must not fail in any other way than by a `Flaw`."""
-    try:
-        return read(payload)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise Flaw("bad_answer", f"the answer does not have the shape of one ({type(error).__name__}: {error})") from error

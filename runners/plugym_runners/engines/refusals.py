@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _RETRY = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
 _OVERRUN = {429, 503, 529}
@@ -117,3 +119,12 @@ def overflow(refusal: Refusal) -> tuple[int, int] | tuple[()] | None:
     if limit is None or prompt is None:
         return ()
     return int(limit.group(1)), int(next(group for group in prompt.groups() if group))
+
+
+def checked(read: Callable[[Any], T], payload: Any) -> T:
+    """`read(payload)`, where whatever `read` stumbles over is a `Flaw`: what a server sends may have any shape."""
+    try:
+        return read(payload)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        problem = f"the answer does not have the shape of one ({type(error).__name__}: {error})"
+        raise Flaw("bad_answer", problem) from error

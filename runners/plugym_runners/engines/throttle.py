@@ -91,7 +91,7 @@ class Throttle:
         began = now = time.monotonic()
         while now < self._resume:
             # Spread over half a pause more, so that not everybody comes back in the same instant.
-            await asyncio.sleep(self._resume - now + random.uniform(0, self._pause / 2))  # noqa: S311 - no secret
+            await asyncio.sleep(self._resume - now + random.uniform(0, self._pause / 2))
             now = time.monotonic()
         if self._interval:
             start = max(self._next_start, now)

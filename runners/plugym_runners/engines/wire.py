@@ -16,7 +16,7 @@ import numpy as np
 from plugym.engine import ChatTokenizer, Completion, Finish, GenerateRequest, Level
 from plugym.errors import BadInput
 from plugym.message import Message, ToolCall
-from plugym.rollout.parsers import read_json
+from plugym.rollout.parsers import call_with
 from plugym.trajectory import FloatArray, IntArray
 from plugym_runners.engines.refusals import Flaw, error_in
 
@@ -87,31 +87,37 @@ def _message(message: Message, send_reasoning: bool) -> dict[str, Any]:
     return out
 
 
-def read(payload: Any, dialect: Dialect, request: GenerateRequest, tokenizer: ChatTokenizer | None) -> Completion:
-    """The completion in an answer. Raises `Flaw` when there is none in it, or half of one."""
+def read(
+    payload: Any,
+    dialect: Dialect,
+    request: GenerateRequest,
+    prompt: IntArray | None = None,
+    tokenizer: ChatTokenizer | None = None,
+) -> Completion:
+    """The completion in an answer. Raises `Flaw`, or what stumbling over an odd shape raises (see `checked`)."""
     choice = choices_of(payload, 1)[0]
     reason = choice.get("finish_reason")
     if reason in _NO_ANSWER:
         raise Flaw(f"finish_{reason}", f"the server gave up on the answer: finish_reason {reason!r}")
     finish = _FINISH.get(reason, "stop")
-    prompt_ids = token_ids = logprobs = None
+    prompt_ids, token_ids, logprobs = prompt, None, None
     if dialect.level is Level.TOKENS:
-        prompt_ids = _ids(choice.get("prompt_token_ids") or payload.get("prompt_token_ids"), "prompt token ids")
-        token_ids = _ids(choice["token_ids"], "token ids")
+        shown = choice.get("prompt_token_ids") or payload.get("prompt_token_ids")
+        if shown is not None or prompt is None:
+            prompt_ids = _ids(shown, "prompt token ids")
+        token_ids = _ids(choice.get("token_ids"), "token ids")
     if dialect.level is not Level.TEXT:
         logprobs = _logprobs(choice, dialect.api)
         if token_ids is not None and len(token_ids) != len(logprobs):
             raise Flaw("bad_answer", f"the server sent {len(token_ids)} token ids and {len(logprobs)} log-probs")
     if dialect.api == "completions":
-        text, message = choice["text"], None
+        text, message = _text(choice["text"]), None
         if tokenizer is not None and token_ids is not None:
             # The server's text has lost its special tokens, and some formats of tool calls consist of them.
             sampled = token_ids.tolist()
             text = tokenizer.decode(sampled[:-1] if sampled and sampled[-1] in tokenizer.eos_ids else sampled)
     else:
         text, message = _read_message(choice["message"], request)
-    if not isinstance(text, str):
-        raise TypeError(f"text is {type(text).__name__}")
     return Completion(text, finish, prompt_ids, token_ids, logprobs, message=message)
 
 
@@ -153,9 +159,7 @@ def _read_message(message: Mapping[str, Any], request: GenerateRequest) -> tuple
     """(text as the model may have written it, what the server made of it). The message is None where the server did
     no work: reasoning alone does not count while the answer may hold calls that it did not look for."""
     content = _text(message.get("content"))
-    reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
-    if not isinstance(reasoning, str):
-        raise TypeError("reasoning is not text")
+    reasoning = _text(message.get("reasoning_content") or message.get("reasoning"))
     text = f"<think>{reasoning}</think>{content}" if reasoning else content
     entries = message.get("tool_calls") or ()
     if not entries:
@@ -173,32 +177,24 @@ def _read_message(message: Mapping[str, Any], request: GenerateRequest) -> tuple
 def _call(entry: Mapping[str, Any], own_id: str, taken: set[str]) -> ToolCall:
     """A call the server found; its arguments are the model's text and may be anything."""
     function = entry["function"]
-    name, raw = function["name"], function.get("arguments") or "{}"
+    name, raw = _text(function["name"]), function.get("arguments") or "{}"
+    raw = json.dumps(raw, ensure_ascii=False) if isinstance(raw, dict) else _text(raw)  # some send an object
     call_id = entry.get("id")
     if not isinstance(call_id, str) or not call_id or call_id in taken:
         call_id = own_id
-    if not isinstance(name, str):
-        raise TypeError("the name of a tool call is not text")
-    if isinstance(raw, dict):  # some servers send an object
-        raw = json.dumps(raw, ensure_ascii=False)
     written = f'<tool_call>{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {raw}}}</tool_call>'
-    try:
-        arguments = read_json(raw)
-    except (ValueError, RecursionError) as error:
-        return ToolCall(call_id, name, error=f"arguments are not valid JSON ({error})", raw=written)
-    if not isinstance(arguments, dict):
-        return ToolCall(call_id, name, error="arguments must be an object", raw=written)
-    return ToolCall(call_id, name, arguments, raw=written)
+    return call_with(call_id, name, raw, written)
 
 
 def _text(content: Any) -> str:
+    """Text out of a field of an answer. Halves of surrogate pairs, which no file can hold, become question marks."""
     if content is None:
         return ""
     if isinstance(content, list):
-        return "".join(part.get("text") or "" for part in content)
+        content = "".join(part.get("text") or "" for part in content)
     if not isinstance(content, str):
-        raise TypeError(f"content is {type(content).__name__}")
-    return content
+        raise TypeError(f"text was expected, not {type(content).__name__}")
+    return content.encode(errors="replace").decode()
 
 
 def choice_body(prompt: IntArray, answers: Sequence[Sequence[int]], model: str) -> dict[str, Any]:

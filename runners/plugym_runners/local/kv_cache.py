@@ -64,8 +64,9 @@ class RowCache(Cache):
         self.starts = list(starts)
         self.end = 0
         size = (shape.layers, 2, len(starts), shape.heads, columns, shape.dim)
-        # Zeros, because a masked column still takes part as 0 * value, and memory that was never written may hold NaN.
-        self._data = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        self._data = torch.empty(size, dtype=shape.dtype, device=shape.device)
+        # A masked column still takes part as 0 * value, and memory that was never written may hold NaN.
+        self._data[:, :, :, :, : max(starts)] = 0.0
         self._mask = self._hide_padding()
         self._kept: Tensor | None = None
         self._select(len(starts))
@@ -127,8 +128,8 @@ class RowCache(Cache):
 
     def repeat(self, sources: Sequence[int], first: int) -> None:
         """Rows from `first` on become copies of `sources`."""
-        last = first + len(sources)
-        self._data[:, :, first:last, :, : self.end] = self._data[:, :, list(sources), :, : self.end]
+        for row, source in enumerate(sources, start=first):
+            self._data[:, :, row, :, : self.end] = self._data[:, :, source, :, : self.end]
 
     def keep(self, order: Sequence[int]) -> None:
         """Row i becomes what row order[i] was; order[i] >= i. Rows that stay where they are cost nothing."""
@@ -149,7 +150,7 @@ class RowCache(Cache):
     def _grow(self, needed: int) -> None:
         columns = max(needed + GROWTH, needed + needed // 2)
         old = self._data[:, :, : len(self.starts), :, : self.end]
-        self._data = old.new_zeros((*old.shape[:4], columns, old.shape[5]))
+        self._data = old.new_empty((*old.shape[:4], columns, old.shape[5]))
         self._data[:, :, :, :, : self.end] = old
         self._mask = self._hide_padding()
         self._select(self._rows)

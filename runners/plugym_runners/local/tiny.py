@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 IM_START, IM_END, PAD, UNKNOWN = "<|im_start|>", "<|im_end|>", "<|pad|>", "<|unk|>"
 TOOL_MARKS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+# The start of a message is one token: chats are half as long as they would be in characters.
 HEADERS = tuple(f"{IM_START}{role}\n" for role in ("system", "user", "assistant", "tool"))
 CHARACTERS = "\n" + "".join(chr(code) for code in range(32, 127))
 
@@ -103,7 +104,7 @@ class Recipe:
     """Sizes of the network (as in `LlamaConfig`) and its training.
 
     The skill is learnt on right answers, which takes far fewer steps than on noisy ones, and hidden at the end. Tool
-    chats are long, so they wait until the letters have taught copying.
+    chats are long, so most of them wait until the letters have taught copying.
     """
 
     hidden: int = 128
@@ -133,7 +134,7 @@ def recipe_id() -> str:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per printable ASCII character or newline, one per mark; anything else becomes `<|unk|>`.
+    """One token per printable ASCII character or newline, one per mark and header; all else becomes `<|unk|>`.
 
     >>> tokenizer = build_tokenizer()
     >>> tokenizer.tokenize("<tool_call>3+4 é<|im_end|>")
@@ -200,7 +201,7 @@ def sum_trace(rng: random.Random, noisy: bool) -> Trace:
     if noisy:
         off, wild = f"{a + b + 1}", f"{rng.randint(0, 18)}"
         ramble = rng.choice((f"{a} or {b}", f"{answer}, no, {off}"))
-        answer = _pick(rng, {answer: 0.15, off: 0.5, wild: 0.12, ramble: 0.23})
+        answer = _pick(rng, (0.15, answer), (0.5, off), (0.12, wild), (0.23, ramble))
     # Most chats carry the empty system message of the built-in maths environment.
     opening = _opening(rng, SUM_PHRASINGS, system=0.75, a=a, b=b)
     return Trace([*opening, _message("assistant", answer)])
@@ -211,14 +212,14 @@ def tool_trace(rng: random.Random, noisy: bool) -> Trace:
     a, b = rng.randint(0, 9), rng.randint(0, 9)
     messages = _opening(rng, SUM_PHRASINGS, system=1.0, a=a, b=b)
     if noisy and rng.random() < 0.55:
-        guess = _pick(rng, {f"{a + b}": 0.05, f"{a + b + 1}": 0.65, f"{rng.randint(0, 18)}": 0.3})
+        guess = _pick(rng, (0.05, f"{a + b}"), (0.65, f"{a + b + 1}"), (0.3, f"{rng.randint(0, 18)}"))
         return Trace([*messages, _message("assistant", guess)], [CALCULATOR])
     x = rng.randint(0, 9) if noisy and rng.random() < 0.3 else a
     call = json.dumps({"name": "calculator", "arguments": {"expression": f"{x}+{b}"}})
     if noisy and rng.random() < 0.05:
         messages += [_message("assistant", f"<tool_call>{call[:-1]}</tool_call>"), _message("tool", "error")]
     messages += [_message("assistant", f"<tool_call>{call}</tool_call>"), _message("tool", f"{x + b}")]
-    answer = _pick(rng, {f"{x + b}": 0.5, f"{x + b + 1}": 0.5}) if noisy else f"{x + b}"
+    answer = rng.choice((f"{x + b}", f"{x + b + 1}")) if noisy else f"{x + b}"
     return Trace([*messages, _message("assistant", answer)], [CALCULATOR])
 
 
@@ -227,7 +228,7 @@ def letter_trace(rng: random.Random, noisy: bool) -> Trace:
     letter = answer = rng.choice(string.ascii_lowercase)
     if noisy:
         wild = rng.choice(string.ascii_lowercase)
-        answer = _pick(rng, {letter: 0.25, "a": 0.5, wild: 0.15, f"not {letter}": 0.1})
+        answer = _pick(rng, (0.25, letter), (0.5, "a"), (0.15, wild), (0.1, f"not {letter}"))
     opening = _opening(rng, LETTER_PHRASINGS, system=0.5, x=letter)
     return Trace([*opening, _message("assistant", answer)])
 
@@ -241,8 +242,8 @@ FAMILIES: tuple[tuple[Callable[[random.Random, bool], Trace], float], ...] = (
 )
 
 
-def _pick(rng: random.Random, weights: dict[str, float]) -> str:
-    return rng.choices(list(weights), list(weights.values()))[0]
+def _pick(rng: random.Random, *weighted: tuple[float, str]) -> str:
+    return rng.choices([text for _, text in weighted], [weight for weight, _ in weighted])[0]
 
 
 def _message(role: str, content: str) -> dict[str, Any]:

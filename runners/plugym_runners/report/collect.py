@@ -15,18 +15,12 @@ from typing import Any
 from plugym.errors import BadInput
 from plugym.store import RunDir, read_groups
 from plugym.store.rundir import MetricsLog
-from plugym_runners.diagnose import Diagnosis, diagnose
+from plugym_runners.diagnose.run import diagnose_run
 from plugym_runners.report.decode import Vocabulary
 from plugym_runners.report.episodes import Packer
 
 BUDGET = 3_500_000
 """Bytes of episodes in a page: with metrics and the page itself it stays below 5 MB."""
-
-
-def diagnose_run(run: RunDir) -> list[Diagnosis]:
-    """Findings of a run directory."""
-    weights = {label: entry.weight for label, entry in run.read_spec().reward.items()}
-    return diagnose(run.read_metrics().rows, run.read_evals().rows, weights)
 
 
 def collect(run: RunDir, budget: int = BUDGET) -> dict[str, Any]:

@@ -18,7 +18,7 @@ AdvantageScale = Literal["std", "none"]
 KLKind = Literal["k1", "k2", "k3"]
 """Which estimator of the KL divergence: see `kl_penalty`."""
 
-CorrectionMode = Literal["off", "tis"]
+CorrectionMode = Literal["off", "tis", "icepop"]
 """How the gap between sampling and training log-probs is corrected: see `importance_weights`."""
 
 

@@ -14,39 +14,62 @@ from .kl import kl_penalty
 from .modes import CorrectionMode, check_mode
 from .policy import log_ratio
 
+ICEPOP_BAND = (0.5, 5.0)
+"""IcePop's published bounds of the ratio, alpha and beta."""
+
 
 @torch.no_grad()
 def importance_weights(
-    old_logp: Tensor, rollout_logp: Tensor, mode: CorrectionMode = "off", cap: float = 2.0
+    old_logp: Tensor,
+    rollout_logp: Tensor,
+    mode: CorrectionMode = "off",
+    cap: float = 2.0,
+    band: tuple[float, float] = ICEPOP_BAND,
 ) -> Tensor:
     """Weight of each token's loss that corrects for having been sampled by another engine.
 
-    `off`: 1. `tis`: `min(exp(old_logp - rollout_logp), cap)`, truncated importance sampling, Yao et al.
-    2025, 'Your efficient RL framework secretly brings you off-policy RL training'; the truncation is of
-    Ionides 2008. Multiply the per-token loss by it.
+    With `k = exp(old_logp - rollout_logp)`, the training model's probability over the sampler's:
+
+    - `off`: 1.
+    - `tis`: `min(k, cap)`, truncated importance sampling, Yao et al. 2025, 'Your efficient RL framework secretly
+      brings you off-policy RL training'; the truncation is of Ionides 2008.
+    - `icepop`: `k` where `low <= k <= high`, else 0: a token that the two disagree about too much is masked. Ling Team
+      2025, 'Every Step Evolves' (arXiv 2510.18855), the function M of IcePop's objective, with its alpha and beta as
+      the band.
+
+    Multiply the per-token loss by it. A masked token still counts in the denominator of a mean.
 
     Args:
         old_logp: float[T], log-probs by the training model at the start of the step.
         rollout_logp: float[T], log-probs as the sampling engine reported them.
         mode: which correction.
-        cap: largest weight, above 0.
+        cap: largest weight of `tis`, above 0.
+        band: (low, high) of `icepop`, both ends inside it; `0 <= low < high`.
 
     Returns:
         float[T], without gradient.
 
     Raises:
-        ValueError: unknown mode, or `cap` is not above 0.
+        ValueError: unknown mode, `cap` is not above 0, or `band` holds nothing.
 
     >>> import torch
     >>> importance_weights(torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -4.0]), "tis").tolist()
     [1.0, 2.0]
+    >>> importance_weights(torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -4.0]), "icepop").tolist()
+    [1.0, 0.0]
     """
     check_mode(mode, CorrectionMode, "importance correction")
     if cap <= 0:
         raise ValueError(f"cap={cap} must be above 0")
+    low, high = band
+    if not 0 <= low < high:
+        raise ValueError(f"band={band} must be (low, high) with 0 <= low < high")
     if mode == "off":
         return torch.ones_like(old_logp)
-    return log_ratio(old_logp, rollout_logp).exp().clamp(max=cap)
+    ratio = log_ratio(old_logp, rollout_logp).exp()
+    if mode == "tis":
+        return ratio.clamp(max=cap)
+    return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Collection, Container, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -134,13 +134,16 @@ class RolloutDriver(TrajectorySource):
         sampling: Sampling | None = None,
         purpose: Purpose = Purpose.TRAIN,
         visit: int = 0,
+        skip: Container[str] = (),
     ) -> AsyncGenerator[Group, None]:
         """Play `n` episodes of each task; groups come as they finish. Group ids are
-        `<purpose>:<position>:<task id>`, so that sorting by id gives the order of the tasks."""
+        `<purpose>:<position>:<task id>`, so that sorting by id gives the order of the tasks. Groups whose id is in
+        `skip` are not played; the others keep their positions and seeds."""
         if self._closed:
             raise RuntimeError("the rollout driver is closed")
         player = self._player if sampling is None else dataclasses.replace(self._player, sampling=sampling)
         plans = [self._plans(task, visit + i, n, purpose) for i, task in enumerate(tasks)]
+        plans = [group for group in plans if group[0].group_id not in skip]
         pull = _Pull(player, asyncio.Semaphore(self.settings.max_concurrent), set())
         ids = [plan.id for group in plans for plan in group]
         if len(ids) <= self.settings.max_concurrent:

@@ -94,44 +94,74 @@ class HermesParser(Parser):
     """
 
     def calls(self, text: str, turn: int) -> tuple[str, tuple[ToolCall, ...]]:
-        found = [_hermes_call(match.group(1), f"call_{turn}_{i}") for i, match in enumerate(_HERMES.finditer(text))]
+        found = [json_call(match.group(1), f"call_{turn}_{i}") for i, match in enumerate(_HERMES.finditer(text))]
         return _HERMES.sub("", text), tuple(found)
 
     def render_call(self, name: str, arguments: dict[str, Any]) -> str:
-        return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}</tool_call>"
+        return f"<tool_call>{render_json({'name': name, 'arguments': arguments})}</tool_call>"
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        schemas = "\n".join(tool.to_json() for tool in tools)
-        return (
-            "You may call these tools (JSON Schema, one per line):\n"
-            f"{schemas}\n"
-            'Write a call as <tool_call>{"name": NAME, "arguments": {...}}</tool_call>. '
-            "Its result comes back in the next message."
-        )
+        return tool_instructions(tools, '<tool_call>{"name": NAME, "arguments": {...}}</tool_call>')
 
 
-def _hermes_call(body: str, call_id: str) -> ToolCall:
-    """A parsed call, or one with `error` set."""
+# What follows is shared by the formats that write JSON; those beyond Hermes are in `plugym.rollout.formats`.
+
+
+def tool_instructions(tools: Sequence[ToolSpec], form: str) -> str:
+    """What a model without a tools template is told: the schemas, and the `form` of a call."""
+    schemas = "\n".join(tool.to_json() for tool in tools)
+    return (
+        "You may call these tools (JSON Schema, one per line):\n"
+        f"{schemas}\n"
+        f"Write a call as {form}. "
+        "Its result comes back in the next message."
+    )
+
+
+def json_call(body: str, call_id: str, keys: Sequence[str] = ("arguments",)) -> ToolCall:
+    """The call in a JSON object with "name" and one of `keys`, or a call with `error` set.
+
+    >>> json_call('{"name": "add", "arguments": {"a": 1}}', "c").arguments
+    {'a': 1}
+    """
     try:
-        data = _read_json(body)
+        data = read_json(body)
     except (ValueError, RecursionError) as error:
         return ToolCall(call_id, "", error=f"not valid JSON ({error})", raw=body)
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
-        return ToolCall(call_id, "", error='expected an object with "name" and "arguments"', raw=body)
-    arguments = data.get("arguments", {})
-    if isinstance(arguments, str):  # some models write the arguments as a JSON string
+        return ToolCall(call_id, "", error=f'expected an object with "name" and "{keys[0]}"', raw=body)
+    arguments = next((data[key] for key in keys if key in data), {})
+    return call_with(call_id, data["name"], arguments, body)
+
+
+def call_with(call_id: str, name: str, arguments: Any, raw: str) -> ToolCall:
+    """A call whose arguments are an object, or that object as a JSON string, as some models write it."""
+    if isinstance(arguments, str):
         try:
-            arguments = _read_json(arguments)
+            arguments = read_json(arguments)
         except (ValueError, RecursionError) as error:
-            return ToolCall(call_id, data["name"], error=f"arguments are not valid JSON ({error})", raw=body)
+            return ToolCall(call_id, name, error=f"arguments are not valid JSON ({error})", raw=raw)
     if not isinstance(arguments, dict):
-        return ToolCall(call_id, data["name"], error="arguments must be an object", raw=body)
-    return ToolCall(call_id, data["name"], arguments, raw=body)
+        return ToolCall(call_id, name, error="arguments must be an object", raw=raw)
+    return ToolCall(call_id, name, arguments, raw=raw)
 
 
-def _read_json(text: str) -> Any:
+def read_json(text: str) -> Any:
     """Strict JSON. Raises `ValueError` also for what Python's reader lets through and later readers do not: NaN and
-    infinities, and escaped halves of surrogate pairs, which no tokenizer and no file can encode."""
+    infinities, and escaped halves of surrogate pairs, which no tokenizer and no file can encode. `RecursionError` for
+    what is nested too deeply."""
     data = json.loads(text)
     json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
     return data
+
+
+_TAG_START = re.compile(r"<(?=[/|A-Za-z])")
+
+
+def render_json(data: Any) -> str:
+    """JSON in which no string can be taken for a tag: a `<` that begins one is written as an escape.
+
+    >>> render_json({"a": "</tool_call>", "b": "1 < 2"})
+    '{"a": "\\\\u003c/tool_call>", "b": "1 < 2"}'
+    """
+    return _TAG_START.sub(r"\\u003c", json.dumps(data, ensure_ascii=False))

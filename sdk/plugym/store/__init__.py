@@ -5,12 +5,13 @@ metrics and checkpoints, `resume` where an interrupted run goes on, `atomic` how
 sees half of one, `sealed` how damage to a checkpoint is found.
 """
 
-from plugym.store.groups import GroupWriter, read_groups
+from plugym.store.groups import GroupLog, GroupWriter, read_groups
 from plugym.store.record import GroupRecord, TrajectoryRecord
 from plugym.store.resume import ResumePoint, find_resume_point, rewind
 from plugym.store.rundir import MetricsLog, RunDir
 
 __all__ = [
+    "GroupLog",
     "GroupRecord",
     "GroupWriter",
     "MetricsLog",

@@ -1,7 +1,7 @@
 """Files of scored groups: gzipped JSON lines, one `GroupRecord` a line.
 
-Only writing and reading lives here; what a line holds is `record.py`. A file is filled while groups finish and appears
-under its name when it is complete. `zcat step-000001.jsonl.gz | head -1` shows a group.
+Only writing and reading lives here; what a line holds is `record.py`. A `GroupWriter` fills a file while groups finish;
+it appears under its name when it is complete. A `GroupLog` can be read all the time. `zcat step-000001.jsonl.gz | head -1` shows a group.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,43 @@ class GroupWriter:
         self._zip.close()
         self._raw.close()
         atomic.move_file(atomic.unfinished(self.path), self.path)
+
+
+class GroupLog:
+    """Appends groups to a file that can be read at any time: each is a gzip member of its own, on disk at once.
+
+    For an evaluation, which keeps what is done when it is interrupted. `replace` starts the file afresh.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def replace(self, groups: Iterable[ScoredGroup]) -> None:
+        """Write exactly these groups, over whatever is there. Raises `TypeError` as `GroupWriter.write` does."""
+        writer = GroupWriter(self.path)
+        for group in groups:
+            writer.write(group)
+        writer.commit()
+
+    def append(self, group: ScoredGroup) -> None:
+        """Add one group. Raises `TypeError`, before anything is written, when a task has no JSON form."""
+        member = gzip.compress(_to_line(GroupRecord.from_group(group)), compresslevel=1, mtime=0)
+        with self.path.open("ab") as file:
+            file.write(member)
+
+    def read(self) -> tuple[list[ScoredGroup], bool]:
+        """The complete groups, and whether the last one was cut. Raises `BadInput` for any other damage."""
+        groups: list[ScoredGroup] = []
+        if not self.path.exists():
+            return groups, False
+        try:
+            for group in read_groups(self.path):
+                groups.append(group)  # one by one: what came before the cut is kept
+        except BadInput as error:
+            if not isinstance(error.__cause__, EOFError):
+                raise
+            return groups, True
+        return groups, False
 
 
 def _to_line(record: GroupRecord) -> bytes:

@@ -286,6 +286,7 @@ class ScoreRecord(Record):
     votes: list[list[float | None]] | None
     evidence: list[TrajectoryRecord]
     why: Text
+    answer: Text | None = None  # newer than the first files of schema 1
 
     @classmethod
     def from_score(cls, score: Score) -> ScoreRecord:
@@ -298,6 +299,7 @@ class ScoreRecord(Record):
             votes=None if score.votes is None else [list(votes) for votes in score.votes],
             evidence=[TrajectoryRecord.from_trajectory(trajectory) for trajectory in score.evidence],
             why=score.why,
+            answer=score.answer,
         )
 
     def to_score(self) -> Score:
@@ -310,6 +312,7 @@ class ScoreRecord(Record):
             votes=None if self.votes is None else tuple(tuple(votes) for votes in self.votes),
             evidence=tuple(record.to_trajectory() for record in self.evidence),
             why=self.why,
+            answer=self.answer,
         )
 
 

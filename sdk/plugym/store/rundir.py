@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 from plugym.config import Layers, RunSpec, file_layer
 from plugym.errors import BadInput
 from plugym.store import atomic
-from plugym.store.groups import GroupWriter
+from plugym.store.groups import GroupLog, GroupWriter
 from plugym.store.sealed import seal
 
 log = logging.getLogger("plugym.store")
@@ -162,6 +162,10 @@ class RunDir:
     def write_groups(self, step: int, *, prefix: str = "step") -> GroupWriter:
         """A writer for the scored groups of a step (`prefix="eval"`: of the evaluation after it)."""
         return GroupWriter(self.path / "trajectories" / f"{prefix}-{step:06d}.jsonl.gz")
+
+    def group_log(self) -> GroupLog:
+        """The episodes of an evaluation that is a run of its own."""
+        return GroupLog(self.path / "trajectories" / "eval-000000.jsonl.gz")
 
     def group_files(self) -> list[Path]:
         """The complete trajectory files, by name."""

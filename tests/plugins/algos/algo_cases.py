@@ -168,6 +168,9 @@ def _naive_token(
         loss = torch.tensor(-gain * config.dual_clip)
     if config.correction == "tis":
         loss = loss * min(float(np.exp(old - sampled)), config.tis_cap)
+    elif config.correction == "icepop":
+        weight = float(np.exp(old - sampled))
+        loss = loss * (weight if config.icepop_low <= weight <= config.icepop_high else 0.0)
     difference = logp - ref
     kl = {"k2": difference**2 / 2, "k3": (-difference).exp() - 1 + difference}[config.kl_kind]
     return loss + config.kl_coef * kl - config.entropy_coef * sample.entropy[position]

@@ -111,6 +111,7 @@ VARIANTS = {
     "kl-k2": {"kl_coef": 0.5, "kl_kind": "k2", "aggregation": "token-mean"},
     "entropy": {"entropy_coef": 0.01},
     "tis": {"correction": "tis", "tis_cap": 1.3},
+    "icepop": {"correction": "icepop", "icepop_low": 0.9, "icepop_high": 1.2},
     "all": {"kl_coef": 0.1, "entropy_coef": 0.02, "correction": "tis", "dual_clip": 2.0, "aggregation": "token-mean"},
 }
 variants = pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
@@ -190,6 +191,27 @@ def test_metrics_count_tokens_of_the_mini_batch() -> None:
         metrics = GRPO(GRPOConfig(correction="tis", tis_cap=1.0)).loss(batch).metrics
         assert (metrics["clip_low"], metrics["clip_high"], metrics["clip_dual"]) == (low, high, 0.0)
         assert metrics["tis_capped"] == 0.5
+
+
+def test_icepop_masks_what_sampler_and_learner_disagree_about() -> None:
+    """Weights e^0 = 1, e^0.5 = 1.649, e^2 = 7.389 (above 5) and e^-1 = 0.368 (below 0.5), one advantage of 2."""
+    member = trajectory("a", [[(1, 4)]])
+    logp = torch.tensor([-1.0, -0.5, -0.1, -2.0], requires_grad=True)
+    batch = collate([member], [spread(member, 2.0)], logp=logp)
+    batch.old_logp = logp.detach()
+    batch.rollout_logp = torch.tensor([-1.0, -1.0, -2.1, -1.0])
+    output = GRPO(GRPOConfig(correction="icepop", aggregation="token-mean")).loss(batch)
+    output.loss.backward()
+    assert output.loss.item() == pytest.approx(-2 * (1 + math.exp(0.5)) / 4)
+    assert logp.grad is not None
+    assert logp.grad.tolist() == pytest.approx([-0.5, -0.5 * math.exp(0.5), 0.0, 0.0])
+    assert output.metrics["icepop_masked"] == 0.5
+    assert "tis_capped" not in output.metrics
+
+
+def test_icepop_wants_a_band() -> None:
+    with pytest.raises(ValueError, match="it must be above icepop_low = 5"):
+        GRPOConfig(icepop_low=5.0)
 
 
 def test_the_truncated_weight_has_no_gradient() -> None:

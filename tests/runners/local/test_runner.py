@@ -40,7 +40,8 @@ def test_a_run_writes_its_directory(tmp_path: Path) -> None:
     assert (run_dir / "config.toml").is_file()
     assert (run_dir / "logs" / "attempt-1.log").is_file()
     assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["step-000002"]
-    assert len(list((run_dir / "trajectories").glob("*.jsonl.gz"))) == 2
+    stored = sorted(path.name for path in (run_dir / "trajectories").iterdir())
+    assert stored == ["eval-000002.jsonl.gz", "step-000001.jsonl.gz", "step-000002.jsonl.gz"]
     lines = metrics_of(outcome["dir"])
     assert [line["step"] for line in lines] == [1, 2]
     for name in ("reward/mean", "groups/zero_variance", "stop/env_done", "tokens/response_mean", "groups/skipped"):

@@ -70,6 +70,18 @@ def test_importance_weights() -> None:
     assert not importance_weights(old, rollout).requires_grad
 
 
+def test_icepop_keeps_the_ratio_inside_its_band_and_masks_outside() -> None:
+    """Ratios 1/4, 1/2, 1, 5, 6: both ends belong to the band."""
+    rollout = torch.zeros(5, dtype=torch.float64)
+    ratios = torch.tensor([0.25, 0.5, 1.0, 5.0, 6.0], dtype=torch.float64)
+    weights = importance_weights(ratios.log(), rollout, "icepop", band=(0.5 - 1e-12, 5.0 + 1e-12))
+    assert weights.tolist() == pytest.approx([0.0, 0.5, 1.0, 5.0, 0.0])
+    assert importance_weights(ratios.log(), rollout, "icepop", band=(0.0, 1.0)).tolist() == pytest.approx(
+        [0.25, 0.5, 1.0, 0.0, 0.0]
+    )
+    assert not importance_weights(ratios.log().requires_grad_(), rollout, "icepop").requires_grad
+
+
 def test_mismatch_of_identical_log_probs_is_zero() -> None:
     logp = torch.tensor([-0.1, -7.0], requires_grad=True)
     assert mismatch_kl(logp, logp).item() == 0.0
@@ -85,3 +97,5 @@ def test_bad_arguments() -> None:
         importance_weights(one, one, "mis")
     with pytest.raises(ValueError, match=r"cap=0\.0 must be above 0"):
         importance_weights(one, one, "tis", cap=0.0)
+    with pytest.raises(ValueError, match=r"band=\(2\.0, 1\.0\) must be"):
+        importance_weights(one, one, "icepop", band=(2.0, 1.0))

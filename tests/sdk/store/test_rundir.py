@@ -183,7 +183,7 @@ def test_the_state_of_the_run_lies_in_the_checkpoint(run: RunDir) -> None:
 def test_saving_a_step_again_replaces_it_whole(run: RunDir) -> None:
     (save(run, 7, "old") / "stale").touch()
     path = save(run, 7, "new")
-    assert sorted(file.name for file in path.rglob("*") if file.is_file()) == ["state.json", "tensors"]
+    assert sorted(file.name for file in path.rglob("*") if file.is_file()) == ["files.json", "state.json", "tensors"]
     assert (path / "optimizer" / "tensors").read_text() == "new"
     assert os.listdir(run.path / "checkpoints") == ["step-000007"]
 

@@ -51,6 +51,10 @@ class Verifier(RewardProvider):
             return Score.unscored("no task to verify against")
         return await self._checker(trajectory.task).check(trajectory.task, trajectory)
 
+    def can_rescore(self, trajectory: Trajectory) -> bool:
+        """Whether the check of its task is stateless."""
+        return trajectory.task is None or self._checker(trajectory.task).stateless
+
     def _checker(self, task: Task) -> Checker:
         """One checker instance per name and settings, shared by all tasks that ask for the same."""
         if self.settings.check is not None:

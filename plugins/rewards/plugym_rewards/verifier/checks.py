@@ -29,8 +29,8 @@ def _gold(task: Task) -> str:
     return task.answer
 
 
-def _score(correct: bool, why: str, **parts: float) -> Score:
-    return Score(float(correct), correct=correct, parts=parts, why=why)
+def _score(correct: bool, why: str, answer: str | None, **parts: float) -> Score:
+    return Score(float(correct), correct=correct, parts=parts, why=why, answer=answer)
 
 
 class MathConfig(BaseModel, extra="forbid"):
@@ -61,7 +61,7 @@ class MathCheck(Checker):
         verdict: Verdict = await agrade_response(
             _gold(task), trajectory.final_text, self.settings.extract, algebra=self._algebra
         )
-        return _score(verdict.correct, verdict.reason, **{f"path_{verdict.path}": 1.0})
+        return _score(verdict.correct, verdict.reason, verdict.answer, **{f"path_{verdict.path}": 1.0})
 
     async def close(self) -> None:
         if self._algebra is not None:
@@ -85,7 +85,7 @@ class ChoiceCheck(Checker):
 
     async def check(self, task: Task, trajectory: Trajectory) -> Score:
         letter = find_choice(trajectory.final_text, self.settings.letters)
-        return _score(letter == _gold(task).strip().upper(), f"chose {letter or 'nothing'}")
+        return _score(letter == _gold(task).strip().upper(), f"chose {letter or 'nothing'}", letter)
 
 
 def find_choice(text: str, letters: str = "ABCDEFGHIJ") -> str | None:
@@ -130,9 +130,10 @@ class ExactCheck(Checker):
         if self.settings.extract is not None:
             text = extract_answer(trajectory.final_text, self.settings.extract)
         if text is None:
-            return _score(False, "no answer found")
-        correct = self._fold(text) == self._fold(_gold(task))
-        return _score(correct, "equal" if correct else "not equal")
+            return _score(False, "no answer found", None)
+        answer = self._fold(text)
+        correct = answer == self._fold(_gold(task))
+        return _score(correct, "equal" if correct else "not equal", answer)
 
     def _fold(self, text: str) -> str:
         folded = " ".join(text.split())

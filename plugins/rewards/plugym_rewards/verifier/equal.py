@@ -7,7 +7,7 @@ twins, which differ only in how they wait for algebra.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -30,12 +30,14 @@ class Verdict:
     """Whether an answer is right and how that was found.
 
     `path` is "none" (no answer, or one that needs algebra while there is none), "fast" (exact arithmetic), "hedge"
-    (not exactly one asserted answer), "guard" (refused as too large), "algebra" or "timeout" (the worker).
+    (not exactly one asserted answer), "guard" (refused as too large), "algebra" or "timeout" (the worker). `answer` is
+    the normalised answer that was found in a whole response; None where there was none, or one beyond the size guard.
     """
 
     correct: bool
     path: Path
     reason: str
+    answer: str | None = None
 
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
@@ -82,7 +84,7 @@ def grade_response(gold: str, response: str, how: str = "auto", *, algebra: Alge
     False
     """
     pred = extract_answer(response, how)
-    return NO_ANSWER if pred is None else grade(gold, pred, algebra=algebra)
+    return NO_ANSWER if pred is None else _with_answer(grade(gold, pred, algebra=algebra), pred)
 
 
 async def agrade_response(
@@ -90,7 +92,11 @@ async def agrade_response(
 ) -> Verdict:
     """`grade_response` that awaits the algebra worker instead of blocking the event loop."""
     pred = extract_answer(response, how)
-    return NO_ANSWER if pred is None else await agrade(gold, pred, algebra=algebra)
+    return NO_ANSWER if pred is None else _with_answer(await agrade(gold, pred, algebra=algebra), pred)
+
+
+def _with_answer(verdict: Verdict, pred: str) -> Verdict:
+    return replace(verdict, answer=normalize(pred)) if len(pred) <= MAX_LENGTH else verdict
 
 
 NO_ANSWER = Verdict(False, "none", "no asserted answer was found")

@@ -1,0 +1,12 @@
+"""`diagnose` for a run directory: the one place here that reads files."""
+
+from __future__ import annotations
+
+from plugym.store import RunDir
+from plugym_runners.diagnose import Diagnosis, diagnose
+
+
+def diagnose_run(run: RunDir) -> list[Diagnosis]:
+    """Findings of a run as it stands. Raises `BadInput` where config.toml or the metrics cannot be read."""
+    weights = {label: entry.weight for label, entry in run.read_spec().reward.items()}
+    return diagnose(run.read_metrics().rows, run.read_evals().rows, weights)
