@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from plugym.config import EvalSettings
 from plugym.engine import Sampling
@@ -13,7 +12,8 @@ from plugym.reward import RewardProvider
 from plugym.rollout.driver import RolloutDriver
 from plugym.scoring import score_group
 from plugym.task import Taskset
-from plugym.trajectory import Purpose, ScoredGroup
+from plugym.trajectory import Group, Purpose, ScoredGroup
+from plugym_runners.estimates import summarise
 
 ACCURACY = "eval/avg@k"
 """Mean over tasks of the share of right answers."""
@@ -26,42 +26,56 @@ class EvalResult:
     groups: tuple[ScoredGroup, ...]
     metrics: dict[str, float]
 
-    @property
-    def accuracy(self) -> float | None:
-        """Mean over tasks of the share of right answers; None when nothing could be scored."""
-        return self.metrics.get("eval/avg@k")
 
+async def evaluate(
+    driver: RolloutDriver,
+    reward: RewardProvider,
+    tasks: Taskset,
+    settings: EvalSettings,
+    *,
+    done: Sequence[ScoredGroup] = (),
+    on_group: Callable[[ScoredGroup], None] = lambda group: None,
+) -> EvalResult:
+    """Play `n` episodes of at most `n_tasks` tasks, each task exactly once, and score them.
 
-async def evaluate(driver: RolloutDriver, reward: RewardProvider, tasks: Taskset, settings: EvalSettings) -> EvalResult:
-    """Play `n` episodes of at most `n_tasks` tasks, each task exactly once, and score them."""
-    sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p)
-    scoring = []
-    chosen = list(tasks.take(settings.n_tasks))
-    async for group in driver.play(chosen, settings.n, sampling=sampling, purpose=Purpose.EVAL):
-        scoring.append(asyncio.create_task(score_group("eval", reward, group)))
-    groups = sorted(await asyncio.gather(*scoring), key=lambda scored: scored.group.id)
-    return EvalResult(tuple(groups), eval_metrics(groups))
-
-
-def eval_metrics(groups: list[ScoredGroup]) -> dict[str, float]:
-    """`eval/avg@k` is the mean over tasks of the share of right answers; infra-failed and unscored ones do not count.
-
-    A score without a verdict counts with its value.
+    done: groups of an earlier attempt, which are not played again. on_group: told of each new group once it is scored.
     """
-    shares, unscored, failed = [], 0, 0
-    for scored in groups:
-        counted = scored.counted()
-        failed += sum(trajectory.infra_failed for trajectory in scored.group.trajectories)
-        unscored += len(scored.group.trajectories) - len(counted)
-        verdicts = [_verdict(scored, index, value) for index, _, value in counted]
-        if verdicts:
-            shares.append(float(np.mean(verdicts)))
-    metrics = {"eval/tasks": float(len(groups)), "eval/unscored": float(unscored - failed), "eval/infra": float(failed)}
-    if shares:
-        metrics["eval/avg@k"] = float(np.mean(shares))
+    sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p)
+    chosen = list(tasks.take(settings.n_tasks))
+    known = {scored.group.id for scored in done}
+
+    async def score(group: Group) -> ScoredGroup:
+        scored = await score_group("eval", reward, group)
+        on_group(scored)
+        return scored
+
+    scoring: list[asyncio.Task[ScoredGroup]] = []
+    try:
+        async for group in driver.play(chosen, settings.n, sampling=sampling, purpose=Purpose.EVAL, skip=known):
+            scoring.append(asyncio.create_task(score(group)))
+        new = await asyncio.gather(*scoring)
+    finally:
+        for job in scoring:
+            job.cancel()
+    groups = sorted([*done, *new], key=lambda scored: scored.group.id)
+    return EvalResult(tuple(groups), eval_metrics(groups, settings.n))
+
+
+def eval_metrics(groups: Sequence[ScoredGroup], n: int) -> dict[str, float]:
+    """`eval/avg@k` and, with several episodes per task, `eval/maj@k` (k = n) and `eval/pass@<k>`.
+
+    Infra-failed and unscored episodes count in none of them; `eval/infra` and `eval/unscored` say how many they are.
+    """
+    summary = summarise(groups, n)
+    metrics = {
+        "eval/tasks": float(summary.tasks),
+        "eval/unscored": float(summary.unscored),
+        "eval/infra": float(sum(summary.infra.values())),
+    }
+    if summary.avg is not None:
+        metrics[ACCURACY] = summary.avg.value
+    if n > 1:
+        metrics.update({f"eval/pass@{k}": found.value for k, found in summary.passes.items() if k > 1})
+        if summary.maj is not None:
+            metrics["eval/maj@k"] = summary.maj.value
     return metrics
-
-
-def _verdict(scored: ScoredGroup, index: int, value: float) -> float:
-    correct = scored.scores[index].correct
-    return value if correct is None else float(correct)

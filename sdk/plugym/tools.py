@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, validate_call
@@ -104,20 +105,30 @@ class ToolEnv(AgentEnv):
     def __init__(self, config: BaseModel | None = None) -> None:
         settings = config if config is not None else self.Config()
         self._plugins = _load_tools(settings)
-        methods = dict(self._tool_methods())
-        self._specs = [ToolSpec.from_function(bound, name) for name, bound in methods.items()]
+        methods = self._tool_methods()
+        self._specs = [spec for spec, _ in methods.values()]
         self._specs += [plugin.spec for plugin in self._plugins.values()]
         twice = sorted(methods.keys() & self._plugins.keys())
         if twice:
             raise BadInput(f"the environment has a tool {twice[0]!r} of its own: leave the plugin of that name out")
         # Arguments are checked against the type hints of what runs, a method's or a plugin's `call`.
-        calls = {**methods, **{name: plugin.call for name, plugin in self._plugins.items()}}
-        self._calls = {name: validate_call(call) for name, call in calls.items()}
+        self._calls = {name: call for name, (_, call) in methods.items()}
+        self._calls |= {name: validate_call(plugin.call) for name, plugin in self._plugins.items()}
         super().__init__(settings)
 
-    def _tool_methods(self) -> Sequence[tuple[str, Callable[..., Any]]]:
-        names = [name for name in dir(type(self)) if hasattr(getattr(type(self), name), "__plugym_tool__")]
-        return [(name, getattr(self, name)) for name in names]
+    def _tool_methods(self) -> dict[str, tuple[ToolSpec, Callable[..., Any]]]:
+        """Schema and checked call of each method marked `@tool`."""
+        methods: dict[str, tuple[ToolSpec, Callable[..., Any]]] = {}
+        for name in dir(type(self)):
+            if not hasattr(getattr(type(self), name), "__plugym_tool__"):
+                continue
+            method = getattr(self, name)
+            if getattr(method, "__self__", None) is self:
+                spec, call = _checked(method.__func__, name)
+                methods[name] = spec, partial(call, self)
+            else:  # a static or class method
+                methods[name] = _checked(method, name)
+        return methods
 
     def tools(self) -> Sequence[ToolSpec]:
         return self._specs
@@ -165,6 +176,13 @@ class ToolEnv(AgentEnv):
         for plugin in self._plugins.values():
             plugin.close()
         super().close()
+
+
+@lru_cache(maxsize=256)
+def _checked(function: Callable[..., Any], name: str) -> tuple[ToolSpec, Callable[..., Any]]:
+    """The schema of a function and the function with its arguments checked. Made once for all instances of a class:
+    it takes milliseconds, and there is an instance for each episode that is played at the same time."""
+    return ToolSpec.from_function(function, name), validate_call(function)
 
 
 def _load_tools(settings: BaseModel) -> dict[str, Tool]:

@@ -1,5 +1,6 @@
-"""`runner report DIR`, `runner view DIR`, `runner diagnose DIR`: look at what a run left behind. None of them changes it,
-except that `report.html` is written into it.
+"""`runner report DIR`, `runner view DIR`, `runner diagnose DIR`: look at what a run left behind.
+
+None of them changes the run, except that `report.html` is written into it.
 """
 
 from __future__ import annotations

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 
+from plugym.errors import BadInput
 from plugym.store import RunDir
 from plugym_runners.cli.options import beside, make_runner, registry_option, use_registry_file
 from plugym_runners.cli.output import emit, stdout_to_stderr
 from plugym_runners.cli.train import progress
+from plugym_runners.evaluation import is_evaluation
 
 
 @click.command("resume", short_help="go on with an interrupted run")
@@ -23,6 +25,8 @@ def resume(directory: Path, registry: Path | None, as_json: bool) -> None:
     Settings come from its config.toml alone. A finished run is left as it is. A registry.toml in DIR is used.
     """
     run = RunDir.open(directory)
+    if is_evaluation(run):
+        raise BadInput(f"{directory} is an evaluation: runner eval --resume {directory}")
     use_registry_file(registry or beside(run.config_path))
     runner = make_runner(run.read_spec())
     with stdout_to_stderr(), progress(quiet=as_json):

@@ -20,6 +20,7 @@ from plugym_runners.cli.output import logs_on_stderr
 
 VERBS = {
     "resume": "resume:resume",
+    "eval": "evaluate:evaluate",
     "report": "read:report",
     "view": "read:view",
     "diagnose": "read:diagnose",

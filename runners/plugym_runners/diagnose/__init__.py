@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from plugym_runners.diagnose import rollouts, updates
 from plugym_runners.diagnose.diagnosis import Diagnosis, Skip
-from plugym_runners.diagnose.history import History, Row
+from plugym_runners.diagnose.history import History, Row, Weight
 
 __all__ = ["CHECKS", "Diagnosis", "History", "diagnose"]
 
@@ -32,25 +32,15 @@ CHECKS: Mapping[str, Callable[[History], Diagnosis]] = {
 
 
 def diagnose(
-    rows: Sequence[Row], evals: Sequence[Row] = (), weights: Mapping[str, float] | None = None
+    rows: Sequence[Row], evals: Sequence[Row] = (), weights: Mapping[str, Weight] | None = None
 ) -> list[Diagnosis]:
     """One finding per check.
 
     rows, evals: lines of metrics.jsonl and evals.jsonl under the fixed names, `step` among them, NaN where nothing was
-    measured. weights: of the reward's parts by label, the first one being the one that has the verdict.
+    measured. weights: of the reward's parts by label; one that changes over the run is a `Schedule`.
 
-    >>> findings = diagnose(
-    ...     [
-    ...         {
-    ...             "step": n,
-    ...             "groups/total": 8.0,
-    ...             "groups/zero_variance": 8.0,
-    ...             "groups/all_wrong": 8.0,
-    ...             "groups/all_correct": 0.0,
-    ...         }
-    ...         for n in range(12)
-    ...     ]
-    ... )
+    >>> row = {"groups/total": 8.0, "groups/zero_variance": 8.0, "groups/all_wrong": 8.0, "groups/all_correct": 0.0}
+    >>> findings = diagnose([{"step": step, **row} for step in range(12)])
     >>> {finding.name: finding.status for finding in findings if finding.status != "skip"}
     {'groups_all_correct': 'ok', 'groups_all_wrong': 'fail', 'groups_tied': 'ok'}
     """

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from plugym.reward import Schedule
 from plugym_runners.diagnose.diagnosis import Skip
 
 Row = Mapping[str, float]
+Weight = float | Schedule
 Values = npt.NDArray[np.float64]
 
 MIN_ROWS = 8
@@ -48,7 +50,7 @@ class History:
 
     rows: tuple[Row, ...]
     evals: tuple[Row, ...] = ()
-    weights: Mapping[str, float] | None = None
+    weights: Mapping[str, Weight] | None = None
 
     def series(self, name: str, at_least: int = MIN_ROWS) -> Series:
         """A metric of the training steps. Raises `Skip` when fewer than `at_least` rows have it."""

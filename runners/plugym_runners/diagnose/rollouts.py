@@ -10,9 +10,10 @@ import math
 
 import numpy as np
 
+from plugym.reward import Schedule
 from plugym.trajectory import STATUS_OF, Status, StopReason
 from plugym_runners.diagnose.diagnosis import Diagnosis, Skip, graded
-from plugym_runners.diagnose.history import MIN_ROWS, History, Series, together
+from plugym_runners.diagnose.history import MIN_ROWS, History, Series, Weight, together
 from plugym_runners.diagnose.statistics import mann_kendall, rank_correlation, theil_sen
 
 # [rldoctor] median share of the last quarter of the run, 0.30 being worth no more than its number
@@ -133,15 +134,16 @@ def reward_part(history: History) -> Diagnosis:
     weights = {label: weight for label, weight in (history.weights or {}).items() if history.has(f"reward/{label}")}
     if len(weights) < 2:
         raise Skip("the reward has one part: there is nothing to compare")
-    values = together(history, [f"reward/{label}" for label in weights], PART_POINTS)
-    contributions = values * np.array(list(weights.values()))[:, None]
+    steps, *values = together(history, ["step", *(f"reward/{label}" for label in weights)], PART_POINTS)
+    factors = np.array([[_at(weight, step) for step in steps] for weight in weights.values()])
+    contributions = factors * np.array(values)
     variance = float(contributions.sum(axis=0).var())
     if variance == 0:
         raise Skip("the reward never changes: no part can own its variance")
     centred = contributions - contributions.mean(axis=1, keepdims=True)
     shares = (centred * centred.sum(axis=0)).mean(axis=1) / variance
     numbers = {label: float(share) for label, share in zip(weights, shares, strict=True)}
-    main = max(weights, key=lambda label: abs(weights[label]))
+    main = max(weights, key=lambda label: abs(_at(weights[label], steps[-1])))
     owner = max(numbers, key=lambda label: numbers[label])
     detail = ", ".join(f"{label} {share:.0%}" for label, share in numbers.items()) + " of the reward's variance"
     status = graded(numbers[owner], *PART_OWNS)
@@ -154,8 +156,12 @@ def reward_part(history: History) -> Diagnosis:
     return Diagnosis("reward_part", "ok", detail, numbers)
 
 
+def _at(weight: Weight, step: float) -> float:
+    return weight.at(int(step)) if isinstance(weight, Schedule) else weight
+
+
 def held_out(history: History) -> Diagnosis:
-    """Training reward rises while held-out accuracy is flat or falls. Rewards beyond [0, 1] are scaled by their range."""
+    """Training reward rises while held-out accuracy does not. Rewards beyond [0, 1] are scaled by their range."""
     trained = history.series("reward/mean")
     evaluated = history.eval_series("eval/avg@k", GAP_EVALS)
     scale = max(1.0, float(np.ptp(trained.values)))

@@ -114,7 +114,7 @@ def gradient_spikes(history: History) -> Diagnosis:
     where = ", ".join(f"{step:.0f}" for step in steps[spikes][:5])
     detail = f"{count} of {len(values)} steps, at {where}{', ...' if count > 5 else ''}; largest {values.max():.3g}"
     advice = "read the episodes of these steps; lower the learning rate or clip gradients harder (--train.grad_clip)"
-    status = "fail" if count / len(values) >= SPIKE_SHARE else "warn"
+    status = graded(count / len(values), 0.0, SPIKE_SHARE)
     return Diagnosis("gradient_spikes", status, detail, numbers, advice)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -119,7 +120,9 @@ class Client:
                 raise Flaw("silent", problem) from error
             raise Flaw("timeout", f"no whole answer within {self._config.timeout:g} s") from error
         except aiohttp.ClientConnectorError as error:
-            reason = error.os_error.strerror or str(error.os_error)
+            number = error.os_error.errno or 0
+            # The system's own words: the library's hold the port, and equal failures must read alike.
+            reason = os.strerror(number) if number > 0 else error.os_error.strerror or str(error.os_error)
             raise Flaw("unreachable", f"cannot connect: {reason}") from error
         except aiohttp.ClientPayloadError as error:
             raise Flaw("cut_answer", "the connection was lost in the middle of the answer") from error
@@ -130,7 +133,7 @@ class Client:
     def _pause(self, flaw: Flaw, attempt: int) -> float:
         """Seconds until this request is tried again. A server that is overrun makes the others wait, too."""
         config = self._config
-        pause = min(config.backoff * 2 ** (attempt - 1), config.max_wait)
+        pause: float = min(config.backoff * 2.0 ** (attempt - 1), config.max_wait)
         if isinstance(flaw, Refusal):
             pause = min(pause if flaw.after is None else flaw.after, config.max_wait)
             if flaw.overrun:

@@ -142,32 +142,33 @@ class OpenAIEngine(Engine):
     async def _sample(self, live: _Live, request: GenerateRequest, prompt: IntArray | None) -> Completion:
         limit = request.sampling.max_tokens
         while True:
-            body = build(request, live.dialect, prompt)
-            body[live.dialect.length_field] = limit
-            reader = partial(read, dialect=live.dialect, request=request, prompt=prompt, tokenizer=self.tokenizer)
+            dialect = live.dialect
+            body = build(request, dialect, prompt)
+            body[dialect.length_field] = limit
+            reader = partial(read, dialect=dialect, request=request, prompt=prompt, tokenizer=self.tokenizer)
             try:
-                return await live.client.post(live.dialect.path, body, reader)
+                return await live.client.post(dialect.path, body, reader)
             except Refusal as refusal:
                 full = overflow(refusal)
                 if full is None:
-                    self._learn(live, refusal, body)
+                    self._learn(live, dialect, refusal, body)
                     continue
                 room = full[0] - full[1] if full else 0
                 if not 0 < room < limit:
                     self.counts["context_overflow"] += 1
-                    return _nothing(live.dialect.level, prompt)
+                    return _nothing(dialect.level, prompt)
                 self.counts["shortened"] += 1
                 limit = room
 
-    def _learn(self, live: _Live, refusal: Refusal, body: dict[str, Any]) -> None:
+    def _learn(self, live: _Live, dialect: Dialect, refusal: Refusal, body: dict[str, Any]) -> None:
         """Take note of a parameter that only this request showed to be unknown. Raises `InfraError` when that is not
-        it, or when the level would change under a run that relies on it."""
-        adapted = adapt(live.dialect, refusal, body, keep=self.settings.extra_body.keys())
-        if adapted is None or {"logprobs", "return_token_ids"} & (adapted.dropped - live.dialect.dropped):
-            where = f"POST {live.client.base_url}{live.dialect.path}"
+        it, or when the level would change under a run that relies on it. `dialect` is the one the body is in."""
+        adapted = adapt(dialect, refusal, body, keep=self.settings.extra_body.keys())
+        if adapted is None or {"logprobs", "return_token_ids"} & (adapted.dropped - dialect.dropped):
+            where = f"POST {live.client.base_url}{dialect.path}"
             message = live.client.hide_key(str(refusal))
             raise InfraError(InfraKind.ENGINE, message, retryable=False, where=where) from refusal
-        live.dialect = adapted
+        live.dialect = dataclasses.replace(adapted, model=live.dialect.model)  # new weights may have come meanwhile
 
     async def _score(self, request: GenerateRequest, prompt: IntArray | None, version: int) -> Completion:
         """The log-probs of fixed answers, from the log-probs a server gives of its prompt."""

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from plugym.engine import GenerateRequest, Level, Sampling
@@ -124,7 +125,7 @@ def _level(payload: Any, dialect: Dialect, prompt: IntArray | None) -> Level:
     for level in levels[levels.index(dialect.level) :]:
         candidate = dataclasses.replace(dialect, level=level)
         try:
-            checked(lambda answer, at=candidate: read(answer, at, HELLO, prompt), payload)
+            checked(partial(read, dialect=candidate, request=HELLO, prompt=prompt), payload)
         except Flaw as flaw:
             problem = flaw
         else:

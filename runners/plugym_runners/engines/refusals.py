@@ -67,9 +67,9 @@ def error_in(payload: Mapping[str, Any]) -> Refusal | None:
     error = payload.get("error")
     if not error:
         return None
-    code = error.get("code", error.get("status")) if isinstance(error, dict) else None
+    code = str(error.get("code", error.get("status"))) if isinstance(error, dict) else ""
     # Without a status of its own it counts as the server's fault.
-    status = int(code) if str(code).isascii() and str(code).isdigit() and 400 <= int(code) < 600 else 500
+    status = int(code) if re.fullmatch(r"[45]\d\d", code, re.ASCII) else 500
     return Refusal(status, json.dumps({"error": error}))
 
 

@@ -6,6 +6,7 @@ The result has the shape of an answer that was not streamed, so `wire` reads bot
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import AsyncIterable, Iterator
 from typing import Any
 
@@ -109,22 +110,24 @@ class Assembly:
             if isinstance(values, list):
                 self._choice.setdefault("logprobs", {}).setdefault(name, []).extend(values)
         if "text" in choice:
-            self._text.setdefault("text", []).append(choice["text"] or "")
+            self._text.setdefault("text", []).append(_string(choice["text"]))
         delta = choice.get("delta")
         if delta is not None:
             self._chat = True
             for name in ("content", "reasoning_content", "reasoning", "refusal"):
                 if delta.get(name):
-                    self._text.setdefault(name, []).append(delta[name])
+                    self._text.setdefault(name, []).append(_string(delta[name]))
             for call in delta.get("tool_calls") or ():
                 self._add_call(call)
 
     def _add_call(self, piece: dict[str, Any]) -> None:
-        call = self._calls.setdefault(piece.get("index", 0), {"id": "", "function": {"name": "", "arguments": ""}})
+        call = self._calls.setdefault(
+            operator.index(piece.get("index", 0)), {"id": "", "function": {"name": "", "arguments": ""}}
+        )
         call["id"] = call["id"] or piece.get("id") or ""
         function = piece.get("function") or {}
         for name in ("name", "arguments"):
-            call["function"][name] += function.get(name) or ""
+            call["function"][name] += _string(function.get(name))
 
     def result(self) -> dict[str, Any]:
         """The whole answer. Raises `Flaw` when the stream ended before it did."""
@@ -138,3 +141,9 @@ class Assembly:
         else:
             self._choice["text"] = text.get("text", "")
         return {**self._answer, "choices": [self._choice]}
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str | None):
+        raise TypeError(f"text was expected, not {type(value).__name__}")
+    return value or ""

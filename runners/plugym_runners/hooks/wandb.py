@@ -7,7 +7,9 @@ server, mode) is the business of the wandb library and its own variables; this m
 from __future__ import annotations
 
 import math
+import os
 import re
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,10 +45,10 @@ class WandbHook:
         settings = wandb.Settings(
             console="off", disable_code=True, disable_git=True, x_disable_meta=True, x_disable_stats=True, quiet=True
         )
-        settings.project = settings.project or PROJECT
         self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
             dir=str(run.dir),
-            id=_run_id(run.dir, wandb.util.generate_id),
+            id=_run_id(run.dir),
             name=run.dir.name,
             config=without_private(run.spec.model_dump(mode="json")),
             resume="allow",
@@ -70,12 +72,12 @@ class WandbHook:
         self._run.log({name: value for name, value in metrics.items() if math.isfinite(value)}, step=step)
 
 
-def _run_id(folder: Path, new_id: Any) -> str:
+def _run_id(folder: Path) -> str:
     """The W&B id of a run directory: made once, then kept beside W&B's own files."""
     path = folder / "wandb" / "run-id"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
-        path.write_text(new_id())
+        path.write_text(secrets.token_hex(4))
     return path.read_text()
 
 

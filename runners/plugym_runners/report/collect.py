@@ -7,10 +7,13 @@ left out, and which files could not be read, is part of the document.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from plugym.errors import BadInput
 from plugym.store import RunDir, read_groups
@@ -19,8 +22,13 @@ from plugym_runners.diagnose.run import diagnose_run
 from plugym_runners.report.decode import Vocabulary
 from plugym_runners.report.episodes import Packer
 
+_FILE = re.compile(r"(?P<kind>.+)-(?P<step>\d+)\.jsonl\.gz")
+
 BUDGET = 3_500_000
 """Bytes of episodes in a page: with metrics and the page itself it stays below 5 MB."""
+
+MAX_FILES = 50
+"""Trajectory files of a kind (steps, evaluations) that are read: reading all of a long run takes minutes."""
 
 
 def collect(run: RunDir, budget: int = BUDGET) -> dict[str, Any]:
@@ -72,11 +80,14 @@ def _episodes(
     """(files with what is shown of them, episodes, notes for the reader)."""
     sources: list[dict[str, Any]] = []
     episodes: list[dict[str, Any]] = []
+    chosen = _spread(files)
     notes: list[str] = []
-    for number, path in enumerate(files):
-        limit = packer.size + max(0, budget - packer.size) // (len(files) - number)
-        kind, _, step = path.name.removesuffix(".jsonl.gz").rpartition("-")
-        source = {"kind": kind, "step": int(step) if step.isdigit() else step, "episodes": 0, "shown": 0}
+    if len(chosen) < len(files):
+        unread = len(files) - len(chosen)
+        notes.append(f"{unread} of {len(files)} trajectory files are not read: those shown are spread over the run")
+    for number, (kind, step, path) in enumerate(chosen):
+        limit = packer.size + max(0, budget - packer.size) // (len(chosen) - number)
+        source: dict[str, Any] = {"kind": kind, "step": step, "episodes": 0, "shown": 0}
         try:
             for scored in read_groups(path):
                 source["episodes"] += len(scored.group.trajectories)
@@ -91,3 +102,17 @@ def _episodes(
     if left_out:
         notes.append(f"{left_out} of {left_out + len(episodes)} episodes are left out to keep this page small")
     return sources, episodes, notes
+
+
+def _spread(files: Sequence[Path]) -> list[tuple[str, int, Path]]:
+    """(kind, step, file) of at most `MAX_FILES` files of each kind, evenly spread, the first and last among them."""
+    kinds: dict[str, list[tuple[str, int, Path]]] = {}
+    for path in files:
+        if match := _FILE.fullmatch(path.name):
+            kinds.setdefault(match["kind"], []).append((match["kind"], int(match["step"]), path))
+    chosen = []
+    for found in kinds.values():
+        found.sort(key=lambda entry: entry[1])
+        picks = np.unique(np.linspace(0, len(found) - 1, min(len(found), MAX_FILES)).round().astype(int))
+        chosen += [found[i] for i in picks]
+    return chosen

@@ -32,15 +32,15 @@ class Vocabulary:
         checkpoint = run.latest_checkpoint()
         path = checkpoint / "tokenizer.json" if checkpoint is not None else None
         if path is None or not path.is_file():
-            return cls(None, "token ids: the run has no checkpoint with a tokenizer.json yet")
+            return cls(None, "Token ids: the run has no checkpoint with a tokenizer.json yet")
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            return cls(None, "token ids: pip install 'plugym[torch]' to see text")
+            return cls(None, "Token ids: pip install 'plugym[torch]' to see text")
         try:
-            return cls(Tokenizer.from_file(str(path)), f"tokens decoded by {path.relative_to(run.path)}")
+            return cls(Tokenizer.from_file(str(path)), f"Tokens decoded by {path.relative_to(run.path)}")
         except Exception as error:  # the Rust library raises plain Exception for whatever it does not like
-            return cls(None, f"token ids: {path.relative_to(run.path)} cannot be used: {error}")
+            return cls(None, f"Token ids: {path.relative_to(run.path)} cannot be used: {error}")
 
     def note(self, ids: Sequence[int]) -> None:
         """Put the texts of these ids into the table."""

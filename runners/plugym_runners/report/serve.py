@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from plugym.errors import BadInput
+from plugym.errors import BadInput, PlugymError
 from plugym.store import RunDir
 from plugym_runners.report.html import write_report
 
@@ -53,7 +53,10 @@ class Viewer:
     async def _report(self, request: web.Request) -> web.StreamResponse:
         async with self._writing:
             if self._stale():
-                await asyncio.to_thread(write_report, self.run)
+                try:
+                    await asyncio.to_thread(write_report, self.run)
+                except PlugymError as error:
+                    raise web.HTTPInternalServerError(text=f"{error}\n") from error
         return web.FileResponse(self.run.path / "report.html")
 
     def _stale(self) -> bool:

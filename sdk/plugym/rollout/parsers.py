@@ -130,7 +130,7 @@ def json_call(body: str, call_id: str, keys: Sequence[str] = ("arguments",)) -> 
         return ToolCall(call_id, "", error=f"not valid JSON ({error})", raw=body)
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         return ToolCall(call_id, "", error=f'expected an object with "name" and "{keys[0]}"', raw=body)
-    arguments = next((data[key] for key in keys if key in data), {})
+    arguments: Any = next((data[key] for key in keys if key in data), {})
     return call_with(call_id, data["name"], arguments, body)
 
 

@@ -11,7 +11,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
@@ -86,14 +86,40 @@ class GroupLog:
         groups: list[ScoredGroup] = []
         if not self.path.exists():
             return groups, False
+        text: list[bytes] = []
+        member = _new_member()
+        with self.path.open("rb") as file:
+            while chunk := file.read(1 << 16):
+                while chunk:
+                    text.append(self._decompressed(member, chunk))
+                    chunk = member.unused_data
+                    if member.eof:
+                        for line in b"".join(text).splitlines():
+                            groups.append(_from_line(line, f"{self.path}:{len(groups) + 1}"))
+                        text, member = [], _new_member()
+        return groups, bool(text)
+
+    def _decompressed(self, member: _Decompressor, data: bytes) -> bytes:
         try:
-            for group in read_groups(self.path):
-                groups.append(group)  # one by one: what came before the cut is kept
-        except BadInput as error:
-            if not isinstance(error.__cause__, EOFError):
-                raise
-            return groups, True
-        return groups, False
+            return member.decompress(data)
+        except zlib.error as error:
+            raise BadInput(f"cannot read {self.path}: {error}") from error
+
+
+class _Decompressor(Protocol):
+    """What `zlib.decompressobj` makes; its class has no name."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+def _new_member() -> _Decompressor:
+    return zlib.decompressobj(wbits=31)  # 16 for the gzip header, 15 for the largest window
 
 
 def _to_line(record: GroupRecord) -> bytes:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from plugym.reward import Schedule
 from plugym_runners.diagnose import CHECKS, Diagnosis, diagnose
 from plugym_runners.diagnose.diagnosis import Status
 
@@ -240,3 +241,18 @@ def test_a_part_is_judged_from_150_rows_on() -> None:
     finding = next(f for f in diagnose(rows, [], WEIGHTS) if f.name == "reward_part")
     assert finding.status == "skip"
     assert "150" in finding.detail
+
+
+def test_a_part_whose_weight_fades_is_weighed_as_it_was() -> None:
+    """At a constant weight the second part would own the reward; it counted only while it did not move."""
+    rng = np.random.default_rng(5)
+    curves, _ = healthy(rng)
+    curves["reward/brief"] = np.where(np.arange(STEPS) < 20, 0.5, rng.random(STEPS) * 20)
+    rows = [{"step": float(i), **{name: float(curve[i]) for name, curve in curves.items()}} for i in range(STEPS)]
+
+    def status(weight: float | Schedule) -> str:
+        findings = diagnose(rows, [], {"verifier": 1.0, "brief": weight})
+        return next(f.status for f in findings if f.name == "reward_part")
+
+    assert status(0.2) == "fail"
+    assert status(Schedule(0.2, 0.0, 20)) == "ok"

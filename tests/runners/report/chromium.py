@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -77,7 +79,7 @@ class Page:
     async def until(self, condition: str) -> None:
         """Wait until a condition holds."""
         async with asyncio.timeout(20):
-            while not await self.js(condition):
+            while not await self.js(condition):  # noqa: ASYNC110 - a page has no event to wait on
                 await asyncio.sleep(0.05)
 
     async def click(self, selector: str) -> None:
@@ -95,21 +97,17 @@ class Page:
         find = f"document.querySelector('select[aria-label={json.dumps(name)}]')"
         await self.js(f"{find}.value = {json.dumps(value)}; {find}.dispatchEvent(new Event('change'))")
 
-    async def screenshot(self, path: Path) -> None:
-        image = await self.call("Page.captureScreenshot", format="png")
-        path.write_bytes(base64.b64decode(image["data"]))
+    async def screenshot(self) -> bytes:
+        """What the window shows, as PNG."""
+        return base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])
 
 
 @asynccontextmanager
 async def chromium(profile: Path) -> AsyncIterator[Page]:
     """A browser with the empty folder `profile`; it and all its processes are gone at the end."""
-    assert EXECUTABLE is not None
-    process = await asyncio.create_subprocess_exec(
-        EXECUTABLE, *FLAGS, f"--user-data-dir={profile}", "about:blank",
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+    process = _start(profile)
     try:
-        port = await _port(profile / "DevToolsActivePort")
+        port = _port(profile / "DevToolsActivePort")
         async with aiohttp.ClientSession() as session:
             async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
                 target = next(t for t in await answer.json() if t["type"] == "page")
@@ -117,11 +115,20 @@ async def chromium(profile: Path) -> AsyncIterator[Page]:
                 yield Page(socket)
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # the session that was started above, nothing else
-        await process.wait()
+        process.wait()
 
 
-async def _port(file: Path) -> int:
-    async with asyncio.timeout(30):
-        while not file.exists() or not file.read_text().strip():
-            await asyncio.sleep(0.05)
+def _start(profile: Path) -> subprocess.Popen[bytes]:
+    assert EXECUTABLE is not None
+    command = [EXECUTABLE, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def _port(file: Path, patience: float = 30) -> int:
+    """The port that the browser has chosen, once it has written it down."""
+    deadline = time.monotonic() + patience
+    while not file.exists() or not file.read_text().strip():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"chromium wrote no {file} in {patience} s")
+        time.sleep(0.05)
     return int(file.read_text().split()[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import chromium as browser
@@ -38,7 +37,7 @@ async def episodes(page: browser.Page) -> None:
         await page.choose("colour of tokens", mode)
         colors.add(await page.js("document.querySelectorAll('.token')[5].style.background"))
     assert len(colors) == 3
-    assert await page.js("document.querySelectorAll('.token')[0].textContent") == "The"
+    assert await page.js("document.querySelectorAll('.token')[0].textContent") == " The"
     await page.choose("verdict", "infra")
     assert "KeyError" in await page.js("document.getElementById('episode').textContent")
 
@@ -51,9 +50,9 @@ async def compare(page: browser.Page) -> None:
         "evaluation at 30: mean reward 1 of 1",
     ]
     assert await page.js("[...document.querySelectorAll('mark')].map(m => m.textContent)") == [
-        "e0-0",
+        "e0-1",
         "16",
-        "e30-0",
+        "e30-1",
         "15",
     ]
 
@@ -64,10 +63,9 @@ def test_clicking_through(run: RunDir, tmp_path: Path) -> None:
     async def visit() -> None:
         async with browser.chromium(tmp_path / "profile") as page:
             await page.open(report.as_uri())
-            for number, part in enumerate((overview, episodes, compare)):
+            for part in (overview, episodes, compare):
                 await part(page)
-                if shots := os.environ.get("PLUGYM_SCREENSHOTS"):
-                    await page.screenshot(Path(shots, f"{number}-{part.__name__}.png"))
+                assert (await page.screenshot()).startswith(b"\x89PNG")
             await page.click("[data-tab=settings]")
             assert "grpo_tcr" in await page.js("document.querySelector('#settings').innerText")
             assert await page.js("window.pwned") is None

@@ -115,6 +115,7 @@ def test_ten_thousand_damaged_calls(parser: Parser) -> None:
         '{"name":' * 50_000,
         "<|python_tag|>" * 50_000,
         "<|python_tag|>" + "[" * 100_000,
+        '{"name": 1}' * 50_000,
         "<tool " * 50_000,
         '<tool name="f">' * 50_000,
         "<tool" + " " * 100_000,

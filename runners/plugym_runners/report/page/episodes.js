@@ -93,11 +93,11 @@ function facts(episode) {
 }
 
 function episodeView(episode) {
-  const why = text(episode.why) || (episode.failure !== null ? text(episode.failure) : "");
+  const reasons = [text(episode.why), episode.failure === null ? "" : text(episode.failure)].filter(Boolean);
   const body = make("div", {},
     make("h3", {}, `${episode.task} · ${sourceName(episode.source)} · episode ${episode.number + 1} of its group`),
     facts(episode),
-    why ? make("p", { class: "soft" }, why) : null,
+    reasons.map((reason) => make("p", { class: "soft" }, reason)),
     make("div", { class: "conversation" }, episode.messages.filter(hasContent).map(messageView)));
   const tokens = make("div", {});
   const show = () => tokens.replaceChildren(tokenPanel(episode, show));

@@ -23,9 +23,11 @@ function findingsView() {
   const open = sorted.filter((f) => f.status === "fail" || f.status === "warn");
   const rest = sorted.filter((f) => !open.includes(f));
   const counts = FINDINGS.map((status) => [status, sorted.filter((f) => f.status === status).length]).filter(([, n]) => n);
+  const checked = sorted.some((f) => f.status !== "skip");
+  const nothing = checked ? "Nothing stands out in what could be checked." : "No check could run yet: see why below.";
   return make("div", { class: "card findings", id: "findings" },
     make("div", { class: "facts" }, counts.map(([status, n]) => badge(`${n} ${status}`, status))),
-    open.length ? open.map(findingView) : make("span", { class: "soft" }, "Nothing stands out in what could be checked."),
+    open.length ? open.map(findingView) : make("span", { class: "soft" }, nothing),
     rest.length ? make("details", {}, make("summary", {}, `${rest.length} checks that found nothing or could not run`), make("div", { class: "findings" }, rest.map(findingView))) : null);
 }
 
