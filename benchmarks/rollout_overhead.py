@@ -4,8 +4,8 @@ Work: 1000 questions "What is A + B?" at concurrency 256 against a fake server o
 its own whose CPU is not counted); `single` is one answer, `tools` four calls of `add` and then the answer. Every answer
 is scored. Contenders: plugym (rollout driver, `openai` engine, `verifier` reward), verifiers 0.1.14 (SingleTurnEnv and
 ToolEnv), agentbox-rl 0.3.0 (its sandbox replaced by one in memory), and bare aiohttp (the requests and nothing else).
-CPU is that of one process from its first request to its last score, imports apart; peak RSS is the whole process's.
-Floors: 1.5 ms single, 6 ms tools, 120 MB; goals: 0.6 and 3 ms.
+CPU is that of one process from its first request to its last score, after 4 episodes to warm up; peak RSS is that of
+the whole process. Floors: 1.5 ms single, 6 ms tools, 120 MB; goals: 0.6 and 3 ms.
 
     python benchmarks/rollout_overhead.py --peer-python /path/to/peers/bin/python [--episodes 1000] [--ask tokens]
 """

@@ -235,9 +235,7 @@ async def _play(
     return result.groups
 
 
-def _finish(
-    run: RunDir, spec: RunSpec, policy: PolicyName, groups: Sequence[ScoredGroup], started: float
-) -> Report:
+def _finish(run: RunDir, spec: RunSpec, policy: PolicyName, groups: Sequence[ScoredGroup], started: float) -> Report:
     """Put the episodes into the order of the tasks and write what was found."""
     run.group_log().replace(groups)
     run.evals_path.unlink(missing_ok=True)  # of an earlier attempt

@@ -226,12 +226,21 @@ def unflatten(trajectories: Sequence[Trajectory], flat: FloatArray) -> list[tupl
 def micro_batches(trajectories: Sequence[Trajectory], max_tokens: int) -> list[list[int]]:
     """Indices per micro-batch of at most `max_tokens` context tokens; a trajectory is never split.
 
-    A single trajectory longer than the limit gets a micro-batch of its own. Longest first, so padding is small.
+    A single trajectory longer than the limit gets a micro-batch of its own. Longest first, so padding is small, and
+    groups stay together, because their members share a prompt that need be computed only once.
     """
     sizes = [sum(len(stream) for stream in trajectory.streams) for trajectory in trajectories]
+    longest: dict[str, int] = {}
+    for trajectory, size in zip(trajectories, sizes, strict=True):
+        longest[trajectory.group_id] = max(size, longest.get(trajectory.group_id, 0))
+
+    def order(index: int) -> tuple[int, str, int, int]:
+        group = trajectories[index].group_id
+        return -longest[group], group, -sizes[index], index
+
     batches: list[list[int]] = []
     room = 0
-    for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+    for index in sorted(range(len(sizes)), key=order):
         if not batches or sizes[index] > room:
             batches.append([])
             room = max_tokens

@@ -36,9 +36,13 @@ class CacheShape:
 
     @classmethod
     def of(cls, model: Any, max_context: int) -> CacheShape:
-        """Read it from a transformers model. Raises `BadInput` where the cache would be wrong: recurrent layers, or
-        attention windows shorter than the context."""
+        """Read it from a transformers model. Raises `BadInput` where the cache or the masks would be wrong: recurrent
+        layers, attention windows shorter than the context, kernels that take no mask."""
         config = model.config.get_text_config(decoder=True)
+        if config._attn_implementation not in ("sdpa", "eager"):
+            raise BadInput(
+                f"engine hf needs attention 'sdpa' or 'eager', this model uses {config._attn_implementation!r}"
+            )
         for layer in DynamicCache(config=config).layers:
             window = getattr(layer, "sliding_window", None)
             if not hasattr(layer, "keys") or (window is not None and window < max_context):

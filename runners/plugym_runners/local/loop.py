@@ -112,11 +112,14 @@ class TrainLoop:
         if skipped == len(kept):
             log.warning("every group was skipped: within each, all rewards are equal, so there is nothing to learn")
         slices = [part for part in _slices(kept, self.updates) if counted_trajectories(part)]
+        reported: dict[str, list[float]] = {}
         for part in slices:
             batch = counted_trajectories(part)
-            metrics_of = await asyncio.to_thread(self._learner_step, batch, [by_id[t.id] for t in batch], aux)
-            for name, value in metrics_of.items():
-                metrics[name] = metrics.get(name, 0.0) + value / len(slices)
+            update = await asyncio.to_thread(self._learner_step, batch, [by_id[t.id] for t in batch], aux)
+            for name, value in update.items():
+                reported.setdefault(name, []).append(value)
+        # A slice without a forward pass has no entropy, for one: a mean is over the slices that say something.
+        metrics.update({n: max(v) if n.endswith("_max") else sum(v) / len(v) for n, v in reported.items()})
         metrics["actor/updates"] = float(len(slices))
         self.version += 1
         await self.engine.update_weights(self.version)

@@ -43,16 +43,19 @@ def _base_of(adapter: Path) -> str:
     try:
         base = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{adapter}/adapter_config.json names no base model: {type(error).__name__}: {error}") from error
+        raise BadInput(f"{adapter}/adapter_config.json cannot be read: {type(error).__name__}: {error}") from error
+    if not base:
+        raise BadInput(f"{adapter}/adapter_config.json names no base model: set base_model_name_or_path")
     return str(base)
 
 
 def _with_adapter(model: Any, folder: Path) -> Any:
     from peft import PeftModel
+    from safetensors import SafetensorError
 
     try:
         return PeftModel.from_pretrained(model, str(folder), use_safetensors=True).eval()
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         problem = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BadInput(f"the adapter in {folder} cannot be loaded: {problem}") from error
 

@@ -1,7 +1,8 @@
 """Files of scored groups: gzipped JSON lines, one `GroupRecord` a line.
 
 Only writing and reading lives here; what a line holds is `record.py`. A `GroupWriter` fills a file while groups finish;
-it appears under its name when it is complete. A `GroupLog` can be read all the time. `zcat step-000001.jsonl.gz | head -1` shows a group.
+it appears under its name when it is complete. A `GroupLog` can be read all the time. `zcat step-000001.jsonl.gz |
+head -1` shows a group.
 """
 
 from __future__ import annotations

@@ -152,9 +152,9 @@ def test_help_explains_verbs_and_how_to_see_more(cli: Any) -> None:
     for args in ((), ("-h",), ("--help",)):
         result = cli(*args)
         assert (result.code, result.err) == (0, "")
-        for part in ("list", "show", "doctor", "grade", "runner --env E --help"):
+        for part in ("resume", "eval", "list", "show", "doctor", "grade", "runner --env E --help"):
             assert part in result.out
-    for verb in ("list", "show", "doctor", "grade"):
+    for verb in ("resume", "eval", "list", "show", "doctor", "grade"):
         result = cli(verb, "--help")
         assert (result.code, result.err) == (0, "")
         assert result.out.startswith(f"Usage: runner {verb} ")

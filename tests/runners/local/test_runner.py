@@ -132,11 +132,11 @@ def test_dry_run_checks_everything(tmp_path: Path) -> None:
 def test_tiny_learns_single_digit_sums(tmp_path: Path) -> None:
     outcome = runner_of(
         tmp_path,
-        "run.steps=25",
+        "run.steps=30",
         "rollout.tasks_per_step=8",
         "rollout.group_size=8",
         "train.method=full",
-        "train.lr=1e-3",
+        "train.lr=2e-4",
     ).train()
     rewards = [line["reward/mean"] for line in metrics_of(outcome["dir"])]
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.15, rewards

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from plugym.engine import Completion, GenerateRequest, Level, Sampling
 from plugym.errors import BadInput
 from plugym.message import ImagePart, Message
 from plugym_runners.local.hf_engine import HFEngine, HFEngineConfig
 from plugym_runners.local.models import LoadedModel
+from plugym_runners.local.tiny import build_tokenizer
 
 from .conftest import CONTEXT, Play, llama, loaded_of, prompts, reference, requests, together
 
@@ -360,6 +362,37 @@ def test_a_shared_model_comes_back_as_it_was(play: Play) -> None:
     assert not model.lm_head.training
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
     assert_exact(model.eval(), completions)
+
+
+def test_a_wide_output_matrix_is_turned_only_while_generating(play: Play) -> None:
+    model = llama(hidden_size=8, num_attention_heads=2, num_key_value_heads=1)
+    turned: list[bool] = []
+    model.register_forward_pre_hook(lambda module, _: turned.append("forward" in vars(module.lm_head)))
+    completions = play(lambda engine: together(engine, requests(prompts(5, 9), max_tokens=6)), model)
+    assert all(turned)
+    assert "forward" not in vars(model.lm_head)
+    assert_exact(model, completions)
+
+
+@pytest.mark.parametrize("kind", ["gemma", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"])
+def test_other_models_are_exact_too(play: Play, kind: str) -> None:
+    torch.manual_seed(0)
+    sizes = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.2, "sliding_window": None, "pad_token_id": 0,
+        "vocab_size": len(build_tokenizer()), "max_position_embeddings": CONTEXT,
+    }  # fmt: skip
+    config = transformers.AutoConfig.for_model(kind, **sizes)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    completions = play(three_turns, model)
+    assert_exact(model, completions)
+
+
+def test_bfloat16_stays_close_to_its_forward_pass(play: Play) -> None:
+    model = llama(initializer_range=0.1).to(torch.bfloat16)
+    for completion in play(three_turns, model):
+        expected = reference(model, completion.prompt_ids, completion.token_ids)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=0.1, rtol=0)
 
 
 def test_updates_are_seen_and_stamped(play: Play) -> None:

@@ -87,3 +87,6 @@ def test_models_that_need_another_cache_are_refused() -> None:
     with pytest.raises(BadInput, match="full attention only"):
         CacheShape.of(model, max_context=64)
     assert CacheShape.of(model, max_context=16).heads == 1
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(BadInput, match="'sdpa' or 'eager'"):
+        CacheShape.of(model, max_context=16)
