@@ -15,13 +15,14 @@ THREADS ?= $(shell { lscpu -p=CORE,SOCKET 2>/dev/null | grep -v '^\#' | sort -u 
 
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON))
 INSTALLED := $(VENV)/.installed
 PREPARED := $(VENV)/.prepared
 VLLM := $(VENV)/vllm
 VLLM_VERSION := 0.32.0
 VLLM_TORCH := 2.13.0+cpu
 
-.PHONY: help venv vllm-venv demo test test-slow lint bench docs clean
+.PHONY: help venv vllm-venv demo test test-slow lint bench fuzz docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -75,9 +76,15 @@ lint: $(INSTALLED)  ## ruff, mypy --strict on sdk/, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: venv  ## every script in benchmarks/
-	@for script in $$(find benchmarks -name '*.py' 2>/dev/null | sort); do \
-		echo "== $$script"; OMP_NUM_THREADS=$(THREADS) $(BIN)/python $$script || exit 1; done
+# One JSON line each. Peers are installed by hand: benchmarks/requirements.txt; PEER_PYTHON=/path/to/their/bin/python.
+bench: venv  ## every benchmark; PEER_PYTHON names the interpreter that has the peers
+	$(BIN)/python benchmarks/import_time.py
+	$(BIN)/python benchmarks/verifier_speed.py $(PEERS)
+	$(BIN)/python benchmarks/rollout_overhead.py $(PEERS)
+	$(BIN)/python benchmarks/grpo_step.py $(PEERS)
+
+fuzz: venv  ## ten times the inputs that `make test` gives each fuzz target
+	FUZZ_EXAMPLES=100000 OMP_NUM_THREADS=1 $(BIN)/pytest tests/fuzz --timeout 3600
 
 docs: $(INSTALLED)  ## the documentation, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

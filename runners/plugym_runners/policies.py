@@ -61,7 +61,7 @@ def policy_engine(name: PolicyName, env: AnyEnv, tasks: Taskset) -> PolicyEngine
 
 
 class _Experts:
-    """One expert per running episode; an episode's session ends with the id of its task and the number of the sample."""
+    """One expert per running episode; a session is `<purpose>:<position>:<task id>/<sample>`."""
 
     def __init__(self, oracle: Oracle, tasks: Mapping[str, Task]) -> None:
         self._oracle = oracle

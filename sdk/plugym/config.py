@@ -357,7 +357,7 @@ def _flag_value(key: str, text: str) -> Any:
         return text
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"option --{key}: {text!r} is not a TOML value ({error})") from error
 
 
@@ -386,7 +386,7 @@ def file_layer(path: Path) -> Settings:
         return tomllib.loads(path.read_text())
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOML, UTF-8, digits of a number, depth
         raise BadInput(f"{path} is not valid TOML: {error}") from error
 
 

@@ -85,7 +85,7 @@ class UserRegistry:
             data = tomllib.loads(path.read_text())
         except OSError as error:
             raise PluginError(f"cannot read {path}: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise PluginError(f"{path}: {error}") from error
         unknown = set(data) - {*KINDS, "allow", "deny", "pins"}
         if unknown:

@@ -240,8 +240,9 @@ class Part:
 class Composite(TrainableReward):
     """The weighted sum of several providers; one child unscored makes the whole unscored.
 
-    `correct` and `answer` are those of the first child that has a verdict. Children's scores stay in `sources`, untouched, and their
-    values appear in `parts` under their labels. Learning, saving and loading are forwarded to children that learn.
+    `correct` and `answer` are those of the first child that has a verdict. Children's scores stay in `sources`,
+    untouched, and their values appear in `parts` under their labels. Learning, saving and loading are forwarded to
+    children that learn.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:

@@ -44,8 +44,8 @@ def refusal_of(read: Callable[[], Any]) -> str | None:
 # --- settings -----------------------------------------------------------------------------------------------------
 
 RUN_FILES = [path.read_bytes() for path in sorted(RECIPES.glob("*.toml"))] + [
-    b'env = "math"\nreward = ["verifier", "x=judge:0.5"]\nalgo = "grpo"\n[reward.y]\nplugin = "verifier"\nweight = 2\n',
-    b'reward = "verifier"\n[env]\nname = "math"\nlevel = 1\n[algo]\nname = "grpo"\n[rollout]\ntop_p = 0.5\n[train]\nlr = 1\n',
+    b'env = "math"\nalgo = "grpo"\n[reward.x]\nplugin = "verifier"\nweight = 2\n[reward.y]\nplugin = "judge"\na = []\n',
+    b'reward = "verifier"\nenv.name = "math"\nenv.level = 1\nalgo = "grpo"\n[rollout]\ntop_p = 0.5\n[train]\nlr = 1\n',
 ]
 SETTINGS = [
     *(

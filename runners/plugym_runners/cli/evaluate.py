@@ -1,4 +1,4 @@
-"""`runner eval`: how many tasks a policy solves, with error bars; resumable, and stored episodes can be scored again."""
+"""`runner eval`: how many tasks a policy solves, with error bars. It resumes, and scores stored episodes again."""
 
 from __future__ import annotations
 

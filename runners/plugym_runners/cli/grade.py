@@ -90,7 +90,7 @@ def read_cases(file: Path) -> list[Case]:
 def _case(line: str, where: str) -> Case:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{where}: not JSON: {error}") from error
     if not isinstance(row, dict):
         raise BadInput(f'{where}: expected an object with "gold" and "pred"')

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from plugym.errors import InfraError, InfraKind
-from plugym_runners.engines.refusals import Flaw, Refusal, checked, retry_after
+from plugym_runners.engines.refusals import Flaw, Refusal, checked, hide, retry_after
 from plugym_runners.engines.settings import EndpointConfig, request_headers
 from plugym_runners.engines.stream import assemble
 from plugym_runners.engines.throttle import Throttle
@@ -44,12 +44,14 @@ class Client:
         self.counts = counts
         self.throttle = Throttle(config.max_concurrent, config.requests_per_minute)
         self._config = config
-        self._key = key
+        headers = request_headers(config, key)
+        named = [headers[name] for name, value in config.headers.items() if value.startswith("$")]
+        self._secrets = [*([key] if key else []), *named]
         self._session = aiohttp.ClientSession(
             # The throttle limits what runs at once, so that waiting for a connection never eats into a time-out.
             connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers=request_headers(config, key),
+            headers=headers,
             timeout=aiohttp.ClientTimeout(
                 total=config.timeout, sock_connect=config.connect_timeout, sock_read=config.read_timeout
             ),
@@ -93,8 +95,10 @@ class Client:
                 return result
             except Flaw as flaw:
                 self.counts[flaw.kind] += 1
-                if isinstance(flaw, Refusal) and flaw.status in _FINAL:
-                    raise
+                if isinstance(flaw, Refusal):
+                    flaw = flaw.hiding(self._secrets)
+                    if flaw.status in _FINAL:
+                        raise flaw from None
                 attempt += 1
                 if not flaw.retry or attempt > self._config.retries:
                     raise self._failure(flaw, attempt, f"{method} {url}") from flaw
@@ -107,7 +111,7 @@ class Client:
         try:
             async with self._session.request(method, url, data=data, allow_redirects=False) as response:
                 if response.status != 200:
-                    text = (await response.content.read(65536)).decode(errors="replace")
+                    text = (await response.read()).decode(errors="replace")
                     raise Refusal(response.status, text, retry_after(response.headers))
                 if response.content_type == "text/event-stream":
                     return await assemble(response.content.iter_any())
@@ -143,8 +147,5 @@ class Client:
 
     def _failure(self, flaw: Flaw, attempts: int, where: str) -> InfraError:
         tries = f" (tried {attempts} times)" if attempts > 1 else ""
-        return InfraError(InfraKind.ENGINE, f"{self.hide_key(str(flaw))}{tries}", retryable=flaw.retry, where=where)
-
-    def hide_key(self, text: str) -> str:
-        """`text` without the key, should the server have repeated it."""
-        return text.replace(self._key, "***") if self._key else text
+        message = f"{hide(str(flaw), self._secrets)}{tries}"
+        return InfraError(InfraKind.ENGINE, message, retryable=flaw.retry, where=where)

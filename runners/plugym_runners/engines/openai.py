@@ -107,7 +107,7 @@ class OpenAIEngine(Engine):
             await client.close()
             flaw = error.__cause__ if isinstance(error, InfraError) else error
             if isinstance(flaw, Flaw) and (fix := _fix(flaw)):
-                raise BadInput(f"engine {self.name} at {base_url}: {client.hide_key(str(error))}; {fix}") from error
+                raise BadInput(f"engine {self.name} at {base_url}: {error}; {fix}") from error
             raise
         except BaseException:
             await client.close()
@@ -166,8 +166,7 @@ class OpenAIEngine(Engine):
         adapted = adapt(dialect, refusal, body, keep=self.settings.extra_body.keys())
         if adapted is None or {"logprobs", "return_token_ids"} & (adapted.dropped - dialect.dropped):
             where = f"POST {live.client.base_url}{dialect.path}"
-            message = live.client.hide_key(str(refusal))
-            raise InfraError(InfraKind.ENGINE, message, retryable=False, where=where) from refusal
+            raise InfraError(InfraKind.ENGINE, str(refusal), retryable=False, where=where) from refusal
         live.dialect = dataclasses.replace(adapted, model=live.dialect.model)  # new weights may have come meanwhile
 
     async def _score(self, request: GenerateRequest, prompt: IntArray | None, version: int) -> Completion:
@@ -186,8 +185,7 @@ class OpenAIEngine(Engine):
                 "/completions", body, partial(read_choices, start=len(prompt), answers=answers)
             )
         except Refusal as refusal:
-            message = live.client.hide_key(str(refusal))
-            raise InfraError(InfraKind.ENGINE, f"choices: {message}", retryable=False) from refusal
+            raise InfraError(InfraKind.ENGINE, f"choices: {refusal}", retryable=False) from refusal
         return Completion("", "choices", prompt, choice_logprobs=values, policy_version=version)
 
     def _prompt(self, request: GenerateRequest) -> IntArray | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -87,8 +88,7 @@ async def probe(client: Client, config: EndpointConfig, model: str, prompt: IntA
         except Refusal as refusal:
             adapted = adapt(dialect, refusal, body, keep=config.extra_body.keys())
             if adapted is None:
-                problem = client.hide_key(str(refusal))
-                raise BadInput(f"{client.base_url}{dialect.path} refuses a plain request: {problem}") from refusal
+                raise BadInput(f"{client.base_url}{dialect.path} refuses a plain request: {refusal}") from refusal
             dialect = adapted
     dialect = _at_level(dialect, _level(payload, dialect, prompt))
     if config.api == "completions" and prompt is not None:
@@ -97,7 +97,7 @@ async def probe(client: Client, config: EndpointConfig, model: str, prompt: IntA
     return dialect
 
 
-def adapt(dialect: Dialect, refusal: Refusal, body: dict[str, Any], *, keep: Any = ()) -> Dialect | None:
+def adapt(dialect: Dialect, refusal: Refusal, body: dict[str, Any], *, keep: Collection[str] = ()) -> Dialect | None:
     """The dialect after this refusal; None when it names nothing that can be left out. `keep` is what the user asked
     for in so many words."""
     if dialect.length_field == "max_tokens" and "max_completion_tokens" in refusal.text:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
@@ -48,6 +48,20 @@ class Refusal(Flaw):
         self.after = after
         self.overrun = status in _OVERRUN
         super().__init__(f"status_{status}", f"HTTP {status}: {_said(text)}", retry=status in _RETRY)
+
+    def hiding(self, secrets: Sequence[str]) -> Refusal:
+        """The same without these words, should the server have repeated them."""
+        return Refusal(self.status, hide(self.text, secrets), self.after)
+
+
+def hide(text: str, secrets: Sequence[str]) -> str:
+    """
+    >>> hide("no such key: abc", ["abc"])
+    'no such key: ***'
+    """
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
 
 
 def _said(text: str) -> str:

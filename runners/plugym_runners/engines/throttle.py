@@ -16,12 +16,9 @@ from types import TracebackType
 class Throttle:
     """An asynchronous context manager around one try of one request.
 
-    `most` requests at once, `per_minute` starts a minute (None = no limit). `waited` is the time in seconds that
-    requests have spent on pauses and on the rate limit.
-    """
+    `most` requests at once, `per_minute` starts a minute (None = no limit)."""
 
     def __init__(self, most: int, per_minute: float | None = None) -> None:
-        self.waited = 0.0
         self._most = most
         self._limit = float(most)
         self._interval = 60.0 / per_minute if per_minute else 0.0
@@ -88,7 +85,7 @@ class Throttle:
 
     async def _wait(self) -> None:
         """Until the pause is over and the rate allows another start."""
-        began = now = time.monotonic()
+        now = time.monotonic()
         while now < self._resume:
             # Spread over half a pause more, so that not everybody comes back in the same instant.
             await asyncio.sleep(self._resume - now + random.uniform(0, self._pause / 2))
@@ -98,5 +95,3 @@ class Throttle:
             self._next_start = start + self._interval
             if start > now:
                 await asyncio.sleep(start - now)
-                now = time.monotonic()
-        self.waited += now - began

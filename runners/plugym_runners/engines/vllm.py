@@ -42,7 +42,9 @@ class VLLMConfig(EndpointConfig):
     )
     command: list[str] = Field(default_factory=lambda: ["vllm", "serve"], description="program that starts a server")
     args: list[str] = Field(default_factory=list, description="further arguments, such as --tensor-parallel-size=2")
-    env: dict[str, str] = Field(default_factory=dict, description="further environment variables of the server")
+    env: dict[str, str] = Field(
+        default_factory=dict, description="further environment variables of the server, no secrets"
+    )
     dtype: str = Field("bfloat16", description="of the weights of a server started here")
     lora_rank: int = Field(16, ge=0, description="largest rank of adapters it takes, 0 = no adapters")
     start_timeout: float = Field(600.0, gt=0, description="seconds until a started server must be ready")
@@ -138,11 +140,10 @@ class VLLMEngine(OpenAIEngine):
 
     async def _control(self, path: str, body: dict[str, Any] | None = None, *, fix: str) -> None:
         """Raises `BadInput` with `fix` where the server does not have `path`, `InfraError` when it says it failed."""
-        client = self._live.client
         try:
-            answer = await client.control(path, body)
+            answer = await self._live.client.control(path, body)
         except Refusal as refusal:
-            _failed(path, client.hide_key(str(refusal)))
+            _failed(path, str(refusal))
         except InfraError as error:
             # "Not Found" alone is the router's; a missing adapter is a 404 with a sentence.
             cause = error.__cause__

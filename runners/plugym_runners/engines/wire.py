@@ -46,7 +46,8 @@ class Dialect:
 
 
 def build(request: GenerateRequest, dialect: Dialect, prompt: IntArray | None) -> dict[str, Any]:
-    """The body of a request. Raises `BadInput` for what this server cannot do."""
+    """The body of a request; `prompt` are its exact ids, None for the chat API. Raises `BadInput` for what this server
+    cannot do."""
     sampling = request.sampling
     body: dict[str, Any] = {
         **dialect.fixed,
@@ -65,8 +66,7 @@ def build(request: GenerateRequest, dialect: Dialect, prompt: IntArray | None) -
             del body[name]
         else:
             raise BadInput(f"the server of model {dialect.model!r} does not take {name}={body[name]!r}: leave it out")
-    if dialect.api == "completions":
-        assert prompt is not None
+    if prompt is not None:
         body["prompt"] = prompt.tolist()
         return body
     body["messages"] = [_message(message, dialect.send_reasoning) for message in request.messages or ()]

@@ -32,15 +32,15 @@ PADDING = 64
 
 
 class Decoder:
-    """Runs one model, set by `use`. `cache` keeps keys and values of sessions between their turns. `counts` adds up
-    tokens: of prompts, cached by a session, prefilled (the rest was shared within a batch), and sampled."""
+    """Runs one model at a time. `cache` keeps keys and values of sessions between their turns. `counts` adds up tokens:
+    of prompts, cached by a session, prefilled (the rest was shared within a batch), and sampled."""
 
-    def __init__(self, tokenizer: ChatTokenizer, cache: SessionCache) -> None:
+    def __init__(self, model: Any, shape: CacheShape, tokenizer: ChatTokenizer, cache: SessionCache) -> None:
         self.cache = cache
         self.counts: Counter[str] = Counter()
-        self.vocabulary = 0
         self._tokenizer = tokenizer
         self._eos = frozenset(tokenizer.eos_ids)
+        self.use(model, shape)
 
     def use(self, model: Any, shape: CacheShape) -> None:
         """Decode with this model from now on. What is cached belongs to the old one: the caller clears it."""
@@ -53,7 +53,7 @@ class Decoder:
 
     def run(self, rows: Sequence[Row], done: Callable[[Row], None]) -> None:
         """Complete all rows; `done` is called for each as soon as it has finished (not for abandoned ones)."""
-        live = [row for row in rows if row.budget > 0]
+        live = [row for row in rows if row.budget > 0 and not row.abandoned]
         for row in rows:
             if row.budget <= 0:
                 done(row)
@@ -76,7 +76,7 @@ class Decoder:
             tokens, logprobs = sampler.draw(logits, step)
             ended = self._record(live, tokens.tolist(), logprobs.tolist())
             if ended:
-                for i in ended:
+                for i in sorted(ended):
                     self._release(live[i], cache, i, done)
                 order = close_ranks(len(live), ended)
                 if not order:

@@ -57,7 +57,7 @@ class HFEngine(Engine):
 
     def __init__(self, config: BaseModel) -> None:
         super().__init__(config)
-        self.settings = config if isinstance(config, HFEngineConfig) else HFEngineConfig()
+        self.settings = HFEngineConfig.model_validate(config.model_dump())
         self._loaded: LoadedModel | None = None
         self._tokenizer: HFChatTokenizer | None = None
         self._merged: MergedCopy | None = None
@@ -84,7 +84,8 @@ class HFEngine(Engine):
         (`prefilled`, the rest was equal to another row's), tokens `sampled`, and sessions `evicted` because
         `cache_tokens` was too small for all of them."""
         decoder = _opened(self._decoder)
-        return {**decoder.counts, "evicted": decoder.cache.evicted}
+        totals = {name: decoder.counts[name] for name in ("prompt", "cached", "prefilled", "sampled")}
+        return {**totals, "evicted": decoder.cache.evicted}
 
     async def open(self) -> None:
         """Raises `BadInput` when there is no model to load, or one whose attention this engine cannot cache."""
@@ -164,8 +165,9 @@ class HFEngine(Engine):
             model = self._merged.model if self._merged else model.get_base_model()
         shape = CacheShape.of(model, loaded.max_context)
         if self._decoder is None:
-            self._decoder = Decoder(self.tokenizer, SessionCache(self.settings.cache_tokens))
-        self._decoder.use(model, shape)
+            self._decoder = Decoder(model, shape, self.tokenizer, SessionCache(self.settings.cache_tokens))
+        else:
+            self._decoder.use(model, shape)
 
     def _job(self, request: GenerateRequest) -> Job[Row | Answers, Completion]:
         if request.adapter is not None:

@@ -1,8 +1,8 @@
 """What a run leaves on disk: the records of episodes and the run directory.
 
 `record` holds the written forms (pydantic, schema 1), `groups` the files of them, `rundir` the directory with its
-metrics and checkpoints, `resume` where an interrupted run goes on, `atomic` how files are written so that no reader ever
-sees half of one, `sealed` how damage to a checkpoint is found.
+metrics and checkpoints, `resume` where an interrupted run goes on, `atomic` how files are written so that no reader
+ever sees half of one, `sealed` how damage to a checkpoint is found.
 """
 
 from plugym.store.groups import GroupLog, GroupWriter, read_groups

@@ -47,12 +47,17 @@ def to_runs(array: npt.NDArray[Any]) -> list[tuple[int, int]]:
     return list(zip(values, np.diff(starts, append=len(array)).tolist(), strict=True))
 
 
-def from_runs(runs: list[tuple[int, int]]) -> npt.NDArray[np.int64]:
-    """The inverse of `to_runs`: int64[total length].
+def from_runs(runs: list[tuple[int, int]], size: int) -> npt.NDArray[np.int64]:
+    """The inverse of `to_runs`: int64[size].
 
-    >>> from_runs([(0, 2), (1, 1)]).tolist()
+    Raises `ValueError` for runs of another total length, before memory is taken for them: a damaged file may claim any.
+
+    >>> from_runs([(0, 2), (1, 1)], 3).tolist()
     [0, 0, 1]
     """
+    total = sum(length for _, length in runs)
+    if total != size:
+        raise ValueError(f"runs of {total} tokens in a stream of {size}")
     table = np.array(runs, dtype=np.int64).reshape(-1, 2)
     return np.repeat(table[:, 0], table[:, 1])
 

@@ -144,7 +144,7 @@ def read_groups(path: Path) -> Iterator[ScoredGroup]:
 def _from_line(line: bytes, where: str) -> ScoredGroup:
     try:
         data: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{where}: not JSON: {error}") from error
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != SCHEMA:

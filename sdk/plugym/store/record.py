@@ -159,10 +159,10 @@ class StreamRecord(Record):
     def to_stream(self, images: Images) -> TokenStream:
         return TokenStream(
             ids=np.array(self.ids, dtype=np.int64),
-            loss_mask=from_runs(self.loss_mask).astype(np.bool_),
+            loss_mask=from_runs(self.loss_mask, len(self.ids)).astype(np.bool_),
             logprobs=np.array(self.logprobs, dtype=np.float32),
-            turn_ids=from_runs(self.turn_ids),
-            policy_versions=from_runs(self.policy_versions),
+            turn_ids=from_runs(self.turn_ids, len(self.ids)),
+            policy_versions=from_runs(self.policy_versions, len(self.ids)),
             media=tuple(images[key] for key in self.media),
             trainable=self.trainable,
         )

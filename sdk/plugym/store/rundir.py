@@ -124,7 +124,7 @@ class RunDir:
             outcome = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise BadInput(f"cannot read {path}: {error}; remove it to have the run looked at again") from error
         return dict(outcome)
 
@@ -269,7 +269,7 @@ def _read(path: Path) -> MetricsLog:
         try:
             row = json.loads(line)
             rows.append({name: math.nan if value is None else value for name, value in row.items()})
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, RecursionError) as error:
             raise BadInput(f"{path}:{number}: not a row of metrics: {error}") from error
     return MetricsLog(tuple(rows), warning)
 

@@ -78,8 +78,8 @@ def test_a_run_that_cannot_work(cli: Any, args: Flags, parts: list[str]) -> None
     [
         (("--env", "math", "--reward", "verifier"), "choose one with --algo NAME"),
         (("--env", "math", "--algo", "grpo"), "choose a reward with --reward NAME"),
-        (("lst",), "unknown verb 'lst'; did you mean 'list'? Verbs: list, show, doctor, grade"),
-        (("eval",), "unknown verb 'eval'. Verbs: list, show, doctor, grade"),
+        (("lst",), "unknown verb 'lst'; did you mean 'list'? Verbs: resume, eval, "),
+        (("sing",), "unknown verb 'sing'. Verbs: resume, eval, "),
         (("list", "envz"), "unknown kind of plugin 'envz': choose one of envs, rewards"),
         (("list", "--jsn"), "--jsn"),
         (("show", "mth"), "unknown plugin 'mth': did you mean 'math'?"),

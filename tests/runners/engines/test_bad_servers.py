@@ -211,7 +211,6 @@ def test_no_more_at_once_and_no_more_a_minute_than_set() -> None:
         await asyncio.gather(*(one() for _ in range(12)))
         assert most <= 3
         assert starts[-1] - starts[0] >= 0.1, "11 intervals of 10 ms"
-        assert throttle.waited > 0
 
     asyncio.run(go())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -345,6 +346,12 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(BadInput, match=r"HTTP 401: no such key: Bearer \*\*\*.*check engine\.api_key_env") as caught:
         ask(fake, **settings)
     assert "s3cr3t" not in str(caught.value)
+    long = says({"error": {"message": "x" * 275 + " s3cr3t-key and acme"}}, 400)
+    fake = Fake(key="s3cr3t-key", script=deque([long]))
+    with pytest.raises(BadInput) as caught:
+        ask(fake, **settings)
+    assert "x ***" in str(caught.value)
+    assert "s3" not in str(caught.value)
 
 
 def test_the_model_is_found_or_asked_for() -> None:

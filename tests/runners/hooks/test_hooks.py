@@ -84,6 +84,21 @@ def test_store_keeps_the_groups_of_a_step_that_was_not_finished(info: RunInfo) -
     assert RunDir(info.dir).group_files()[0].name == "step-000002.jsonl.gz"
 
 
+def test_store_has_the_episodes_of_an_evaluation_before_its_line_is_written(info: RunInfo) -> None:
+    hooks = Hooks({"store": StoreHook()})
+    hooks.call("plugym_run_start", run=info)
+    hooks.call("plugym_group_scored", group=scored("before", Purpose.EVAL))
+    hooks.call("plugym_eval_end", step=0, metrics={})
+    assert {path.name: ids(path) for path in RunDir(info.dir).group_files()} == {"eval-000000.jsonl.gz": ["before"]}
+    hooks.call("plugym_group_scored", group=scored("g"))
+    hooks.call("plugym_group_scored", group=scored("within", Purpose.EVAL))
+    hooks.call("plugym_eval_end", step=1, metrics={})
+    hooks.call("plugym_step_end", step=1, metrics={})
+    names = [path.name for path in RunDir(info.dir).group_files()]
+    assert names == ["eval-000000.jsonl.gz", "eval-000001.jsonl.gz", "step-000001.jsonl.gz"]
+    assert hooks.switched_off == {}
+
+
 def test_store_goes_on_from_the_checkpoint_it_resumes(info: RunInfo) -> None:
     RunDir(info.dir).write_checkpoint(50, lambda folder: {}, keep=1)
     hooks = Hooks({"store": StoreHook()})

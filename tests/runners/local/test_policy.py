@@ -63,8 +63,7 @@ def test_a_run_and_its_checkpoint_answer_as_they_did_in_training(run: Path, tmp_
         assert report.summary.avg is not None
         assert report.summary.avg.value == after
         assert report.summary.response_mean is not None
-    stored = list(RunDir(run).group_files())[0]
-    assert stored.name == "eval-000002.jsonl.gz"
+    assert RunDir(run).group_files()[0].name == "eval-000002.jsonl.gz"
 
 
 def test_an_adapter_finds_its_base_with_and_without_its_run(run: Path, tmp_path: Path) -> None:

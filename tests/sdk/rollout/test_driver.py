@@ -76,6 +76,23 @@ def test_finished_groups_stream_out_while_others_play() -> None:
     assert asyncio.run(main()) == ["train:000001:b", "train:000000:a"]
 
 
+def test_groups_that_are_done_are_skipped_and_the_others_stay_who_they_were() -> None:
+    async def main(skip: set[str]) -> dict[str, list[int]]:
+        engine = DiaryEngine()
+        source = driver(InlinePuppet, engine)
+        tasks = [task(name) for name in "abc"]
+        groups = [group.id async for group in source.play(tasks, 2, purpose=Purpose.EVAL, skip=skip)]
+        await source.close()
+        seeds = {id: sorted(r.seed for r in engine.requests if r.session.startswith(f"{id}/")) for id in groups}
+        return dict(sorted(seeds.items()))
+
+    whole = asyncio.run(main(set()))
+    assert list(whole) == ["eval:000000:a", "eval:000001:b", "eval:000002:c"]
+    rest = asyncio.run(main({"eval:000001:b"}))
+    assert rest == {id: seeds for id, seeds in whole.items() if id != "eval:000001:b"}
+    assert asyncio.run(main(set(whole))) == {}
+
+
 def test_groups_pulls_a_step_at_a_time_and_keeps_its_position() -> None:
     async def main() -> None:
         engine = DiaryEngine()

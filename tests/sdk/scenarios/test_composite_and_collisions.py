@@ -14,7 +14,7 @@ from plugym.config import Layers
 from plugym.errors import BadInput, PluginError, RewardError
 from plugym.metrics import batch_metrics
 from plugym.registry import registry, use_registry
-from plugym.reward import Composite, Part, RewardContext, RewardProvider, Schedule, Score
+from plugym.reward import Composite, Part, RewardContext, RewardProvider, Schedule, Score, reward
 from plugym.scoring import build_reward, score_group
 from plugym.trajectory import Group, ScoredGroup
 
@@ -62,15 +62,22 @@ def scored(provider: RewardProvider, n: int = 1) -> ScoredGroup:
 
 
 def test_the_weighted_sum_keeps_each_childs_score_untouched() -> None:
-    first = Score(1.0, correct=True, parts={"path": 1.0}, why="exact")
-    second = Score(0.5, correct=False, why="terse")
+    first = Score(1.0, correct=True, parts={"path": 1.0}, why="exact", answer="7")
+    second = Score(0.5, correct=False, why="terse", answer="8")
     composite = Composite([Part("verifier", Fixed(first)), Part("tone", Fixed(second), 0.2)])
     (score,) = scored(composite).scores
     assert score.value == pytest.approx(1.1)
-    assert score.correct is True, "of the first child that has a verdict"
+    assert (score.correct, score.answer) == (True, "7"), "of the first child that has a verdict"
     assert score.sources == {"verifier": first, "tone": second}
     assert score.parts == {"verifier": 1.0, "verifier/path": 1.0, "tone": 0.5}
     assert score.why == "verifier: exact; tone: terse"
+
+
+def test_a_sum_can_be_computed_again_when_all_of_it_can() -> None:
+    function = reward(lambda trajectory: 1.0)()
+    needy = Fixed(Score(1.0))
+    assert Composite([Part("a", function)]).can_rescore(trajectory("t"))
+    assert not Composite([Part("a", function), Part("b", needy)]).can_rescore(trajectory("t"))
 
 
 def test_one_child_unscored_makes_the_whole_unscored() -> None:

@@ -84,7 +84,9 @@ def test_groups_come_back_from_a_file(tmp_path_factory: pytest.TempPathFactory, 
 @given(st.lists(st.integers(-3, 3)))
 def test_runs_are_shortest_and_exact(values: list[int]) -> None:
     runs = to_runs(np.array(values, dtype=np.int64))
-    assert from_runs(runs).tolist() == values
+    assert from_runs(runs, len(values)).tolist() == values
+    with pytest.raises(ValueError, match=r"runs of \d+ tokens in a stream of"):
+        from_runs([*runs, (0, 10**18)], len(values))
     assert all(a[0] != b[0] for a, b in itertools.pairwise(runs))
 
 

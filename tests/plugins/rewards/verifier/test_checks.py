@@ -103,3 +103,31 @@ def test_choice_never_raises_and_gives_one_letter(text: str) -> None:
 def test_two_letters_are_no_choice(a: str, b: str) -> None:
     if a != b:
         assert find_choice(rf"\boxed{{{a}, {b}}}") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "check", "answer"),
+    [
+        (r"\boxed{\frac12}", Check("math"), r"\frac{1}{2}"),
+        (r"\boxed{$ 0.5 $}", Check("math"), "0.5"),
+        ("nothing to see", Check("math"), None),
+        (rf"\boxed{{{'9' * 3000}}}", Check("math"), None),  # beyond the guard's length
+        ("The answer is (b).", Check("choice"), None),
+        ("The answer is (B).", Check("choice"), "B"),
+        (" Paris \n  Texas", Check("exact"), "Paris Texas"),
+        ("x", Check("exact", {"extract": "boxed"}), None),
+    ],
+)
+def test_a_check_says_which_answer_it_found(text: str, check: Check, answer: str | None) -> None:
+    assert verify(trajectory(text, "7", check))[0].answer == answer
+
+
+def test_stateless_checks_can_score_a_stored_episode_again() -> None:
+    verifier = Verifier()
+    assert verifier.can_rescore(trajectory("7", "7", Check("exact")))
+    checker = verifier._checker(Task("t", check=Check("exact")))
+    type(checker).stateless = False
+    try:
+        assert not verifier.can_rescore(trajectory("7", "7", Check("exact")))
+    finally:
+        del type(checker).stateless

@@ -332,7 +332,7 @@ def test_an_abandoned_row_leaves_the_batch(play: Play) -> None:
         await engine.update_weights(1)  # queued behind the batch
         return engine.counts
 
-    assert play(scene, model).get("sampled", 0) == 0
+    assert play(scene, model)["sampled"] == 0
 
 
 def test_errors_inside_reach_all_callers_and_the_engine_lives_on(play: Play) -> None:
