@@ -75,12 +75,14 @@ class GenerateRequest:
     choices: tuple[str, ...] = ()
 
 
-Finish = Literal["stop", "length", "choices"]
+Finish = Literal["stop", "length", "choices", "overflow"]
+"""`overflow`: the server refused the prompt as longer than its context; nothing was sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What came back. `token_ids` int64[n] and `logprobs` float32[n] are None below level `TOKENS`.
+    """What came back. `token_ids` int64[n] is None below level `TOKENS`, `logprobs` float32[n] below
+    `LOGPROBS`.
 
     `message` is set by servers that split reasoning and tool calls themselves; otherwise the driver parses `text`.
     `choice_logprobs` holds one summed log-prob per requested choice.
@@ -121,6 +123,8 @@ class Engine(ABC):
     """Samples completions. Constructed as `Engine(config)`; `open` before the first request, `close` at the end."""
 
     Config: ClassVar[type[BaseModel]] = EngineConfig
+    follows_policy: ClassVar[bool] = True
+    """Whether `update_weights` changes what is sampled. Only then can a run train with it."""
 
     def __init__(self, config: BaseModel) -> None:
         self.config = config

@@ -57,6 +57,7 @@ class OpenAIEngine(Engine):
     """
 
     Config: ClassVar[type[BaseModel]] = EndpointConfig
+    follows_policy: ClassVar[bool] = False
     name: ClassVar[str] = "openai"
 
     def __init__(self, config: BaseModel) -> None:
@@ -123,7 +124,7 @@ class OpenAIEngine(Engine):
             self._tokenizer = HFChatTokenizer(*await asyncio.to_thread(load_tokenizer, settings.tokenizer))
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """A context that is full gives an empty completion with finish "length".
+        """A context that is full gives an empty completion with finish "overflow".
 
         Raises `InfraError` for what retries did not mend, `BadInput` for what this server does not offer.
         """
@@ -226,9 +227,9 @@ class OpenAIEngine(Engine):
 def _nothing(level: Level, prompt: IntArray | None) -> Completion:
     """The completion of a prompt that leaves no room."""
     if level is not Level.TOKENS:
-        return Completion("", "length")
+        return Completion("", "overflow")
     none = np.zeros(0, dtype=np.int64)
-    return Completion("", "length", none if prompt is None else prompt, none, none.astype(np.float32))
+    return Completion("", "overflow", none if prompt is None else prompt, none, none.astype(np.float32))
 
 
 def _fix(flaw: Flaw) -> str:

@@ -55,6 +55,7 @@ class VLLMEngine(OpenAIEngine):
     under: one that is under way during an update counts as of the old weights."""
 
     Config: ClassVar[type[BaseModel]] = VLLMConfig
+    follows_policy: ClassVar[bool] = True
     name: ClassVar[str] = "vllm"
 
     def __init__(self, config: BaseModel) -> None:

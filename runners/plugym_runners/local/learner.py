@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from plugym.algorithm import (
@@ -38,33 +37,10 @@ from plugym.trajectory import FloatArray, TokenStream, Trajectory
 from .forward import Predictor, checkpointed, hidden_size, vocabulary_size
 from .learner_state import LearnerState, load_tensors, random_state, set_random_state
 from .models import LoadedModel, add_lora
-from .optim import Optimizer, OptimizerConfig
+from .optim import Optimizer
 from .packing import check_trainable
+from .settings import LearnerConfig
 from .value_head import ValueHead
-
-
-class LearnerConfig(OptimizerConfig):
-    """What is trained, and how."""
-
-    method: Literal["lora", "full"] = Field("lora", description="train an adapter, or every weight")
-    lora_rank: int = Field(16, ge=1, description="rank r of the adapter's matrices")
-    lora_alpha: float = Field(32.0, gt=0, description="the adapter is scaled by alpha / r")
-    lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout before the adapter, in training steps only")
-    lora_targets: str | list[str] = Field(
-        "all-linear", description="modules to adapt: 'all-linear' (all but the output matrix) or names of layers"
-    )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of the weights as loaded; what is trained is kept in float32 besides"
-    )
-    micro_batch_tokens: int = Field(
-        16384, ge=1, description="context tokens per forward and backward pass; a longer trajectory has its own"
-    )
-    gradient_checkpointing: bool = Field(
-        False, description="recompute activations in the backward pass: less memory, about a third more time"
-    )
-    share_prompts: bool = Field(
-        True, description="compute a prompt that several samples start from once; same numbers up to rounding"
-    )
 
 
 @dataclass(slots=True)

@@ -8,30 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
 import torch
-from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from plugym.errors import BadInput, RunStopped
 
-
-class OptimizerConfig(BaseModel, extra="forbid"):
-    """Settings of AdamW and of its learning-rate schedule."""
-
-    lr: float = Field(1e-4, gt=0, description="peak learning rate")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay of matrices; vectors have none")
-    betas: tuple[float, float] = Field((0.9, 0.999), description="decay rates of AdamW's two moments, in [0, 1)")
-    eps: float = Field(1e-8, gt=0, description="added to the root of the second moment")
-    grad_clip: float = Field(1.0, ge=0, description="largest norm of the whole gradient; 0 = no limit")
-    warmup_steps: int = Field(0, ge=0, description="updates over which the learning rate rises linearly to lr")
-    schedule: Literal["constant", "cosine", "linear"] = Field(
-        "constant", description="what the learning rate does after the warm-up; the others fall to 0"
-    )
-    total_steps: int | None = Field(
-        None, ge=1, description="updates at which cosine and linear reach 0; the runner knows it"
-    )
+from .settings import OptimizerConfig
 
 
 def learning_rate(config: OptimizerConfig, updates: int) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from plugym.algorithm import Limits
 from plugym.config import RunSpec, to_layer
@@ -27,19 +27,12 @@ from plugym.store import ResumePoint, RunDir, find_resume_point, rewind
 from plugym.tomlfile import dump_toml
 from plugym_runners.compose import Composition, check_tasks, compose
 from plugym_runners.evaluate import ACCURACY, evaluate
-from plugym_runners.local.learner import LearnerConfig, TorchLearner
 from plugym_runners.local.loop import TrainLoop, rekey, restore_state, save_state
 from plugym_runners.local.models import LoadedModel, load_model, resolve_model
 from plugym_runners.local.policy import use_threads
+from plugym_runners.local.settings import LocalTrainConfig
 
 log = logging.getLogger("plugym.runner")
-
-
-class LocalTrainConfig(LearnerConfig):
-    """The `[train]` table of the local runner."""
-
-    device: str = Field("cpu", description="torch device")
-    updates: int = Field(1, ge=1, description="optimizer updates per step, each on a share of its groups")
 
 
 @dataclass(slots=True)
@@ -70,6 +63,10 @@ class LocalRunner(Runner):
     def _compose(self) -> Composition:
         composition = compose(self.spec)
         composition.spec.train = self.settings.model_dump(mode="json")
+        if not composition.engine_class.follows_policy:
+            raise BadInput(
+                f"engine {self.spec.engine.name!r} cannot take new weights, so it cannot train: use --engine hf"
+            )
         resolve_model(self.spec.model)
         check_tasks(composition)
         return composition
@@ -100,6 +97,7 @@ class LocalRunner(Runner):
         started = time.perf_counter()
         spec = composition.spec
         loaded = load_model(spec.model, dtype=self.settings.dtype, device=self.settings.device)
+        engine = await _open_engine(composition, loaded)
         if run_dir is None:
             run_dir = RunDir.create(Path(spec.run.out), spec.run_name())
             run_dir.write_config(dump_toml(to_layer(spec)))
@@ -113,7 +111,7 @@ class LocalRunner(Runner):
             hooks.call("plugym_run_start", run=info)
             outcome: dict[str, Any] = {"status": "failed", "dir": str(run_dir.path), "steps": point.step}
             try:
-                parts = await self._open(composition, loaded, run_dir, hooks)
+                parts = await self._open(composition, loaded, engine, run_dir, hooks)
                 try:
                     outcome.update(await self._run(parts, point))
                     outcome["status"] = "done"
@@ -130,7 +128,11 @@ class LocalRunner(Runner):
                 hooks.call("plugym_run_end", run=info, outcome=outcome)
         return outcome
 
-    async def _open(self, composition: Composition, loaded: LoadedModel, run_dir: RunDir, hooks: Hooks) -> _Parts:
+    async def _open(
+        self, composition: Composition, loaded: LoadedModel, engine: Engine, run_dir: RunDir, hooks: Hooks
+    ) -> _Parts:
+        from plugym_runners.local.learner import TorchLearner
+
         spec = composition.spec
         rollout = spec.rollout
         composition.limits = Limits(
@@ -139,15 +141,6 @@ class LocalRunner(Runner):
         needs = composition.algo.needs
         config = self.settings.model_copy(update={"total_steps": spec.run.steps * self.settings.updates})
         learner = TorchLearner(loaded, config, needs=needs, temperature=rollout.temperature)
-        engine = composition.engine_class(composition.engine_config)
-        if hasattr(engine, "bind"):
-            engine.bind(loaded)
-        await engine.open()
-        if engine.capabilities.level is not Level.TOKENS:
-            raise BadInput(
-                f"engine {spec.engine.name!r} gives {engine.capabilities.level}, training needs exact tokens: "
-                "use --engine hf"
-            )
         driver = composition.driver(engine, composition.tasks("train"))
         rng = np.random.default_rng(spec.run.seed)
         await composition.reward.open(RewardContext(engines={"policy": engine}, rng=rng))
@@ -222,6 +215,20 @@ def _seed(seed: int) -> None:
 def _last_reward(run_dir: RunDir) -> float | None:
     rows = run_dir.read_metrics().rows
     return rows[-1].get("reward/mean") if rows else None
+
+
+async def _open_engine(composition: Composition, loaded: LoadedModel) -> Engine:
+    """The engine, ready. Raises `BadInput` when it cannot serve this training; nothing has been written by then."""
+    name = composition.spec.engine.name
+    engine: Engine = composition.engine_class(composition.engine_config)
+    if hasattr(engine, "bind"):
+        engine.bind(loaded)
+    await engine.open()
+    if engine.capabilities.level is not Level.TOKENS:
+        raise BadInput(
+            f"engine {name!r} gives {engine.capabilities.level}, training needs exact tokens: use --engine hf"
+        )
+    return engine
 
 
 async def _close(parts: _Parts) -> None:

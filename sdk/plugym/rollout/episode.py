@@ -101,6 +101,8 @@ async def _loop(player: Player, env: EnvHandle, plan: Plan, state: _State) -> St
         completion = await _generate(player, plan, state, prompt, number, budget)
         if completion is None:
             return StopReason.DEADLINE
+        if completion.finish == "overflow":
+            return StopReason.CONTEXT_OVERFLOW
         action = _parse(player, completion, number)
         stream, span = state.ledger.record(completion, number)
         turn = Turn(state.new, action, stream=stream, span=span, latency=time.monotonic() - before)

@@ -32,6 +32,7 @@ class ScriptedEngine(Engine):
     """
 
     Config = ScriptedConfig
+    follows_policy = False
 
     def __init__(
         self,

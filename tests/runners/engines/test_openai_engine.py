@@ -297,7 +297,7 @@ def test_a_full_context_is_an_end_not_an_exception(without: tuple[str, ...]) -> 
             text = "This model's maximum context length is 40 tokens and your request has 50 input tokens"
             fake.script.append(says({"error": {"message": text}}, 400))
             completion = await engine.generate(HELLO)
-            assert (completion.text, completion.finish) == ("", "length")
+            assert (completion.text, completion.finish) == ("", "overflow")
             assert (completion.token_ids is not None) == (not without)
             assert engine.counts["context_overflow"] == 1
 
