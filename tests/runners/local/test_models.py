@@ -419,7 +419,7 @@ def test_tiny_calls_tools_sometimes_well_sometimes_badly_sometimes_not(trained: 
         if call
     ]
     assert 0.2 < len(good) / len(chats) < 0.8
-    assert 0.2 < sum(good) / len(good) < 1.0
+    assert 0.05 < sum(good) / len(good) < 1.0
 
 
 # smollm2.
