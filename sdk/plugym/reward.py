@@ -26,6 +26,7 @@ from plugym.trajectory import Group, ScoredGroup, Trajectory
 if TYPE_CHECKING:
     from plugym.engine import Engine
     from plugym.learner import Learner
+    from plugym.sandbox import Sandbox
 
 Metrics = Mapping[str, float]
 
@@ -67,7 +68,7 @@ class RewardContext:
     None = unlimited) and seeded randomness."""
 
     engines: Mapping[str, Engine] = field(default_factory=dict)
-    sandbox: Any = None
+    sandbox: Sandbox | None = None
     learner: Callable[[str], Learner] | None = None
     budget: int | None = None
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
